@@ -22,6 +22,8 @@ class SelectionSettings:
         optimism: standard deviations added to a direction's mean before the best is taken.
         explore: share of steps whose direction is drawn at random among those allowed.
         least_evidence: effective transitions below which memory is not trusted and only feedback is used.
+        least_lead: standard deviations by which the best direction must promise more than the state alone, that is more
+            than a model left to itself is expected to gain; below it only feedback is used, 0 does not ask.
         strategies: how many strategies a prompt holds at most.
         least_strategy_evidence: effective transitions that a strategy needs to be shown.
     """
@@ -29,6 +31,7 @@ class SelectionSettings:
     optimism: float = 0.5
     explore: float = 0.1
     least_evidence: float = 1.0
+    least_lead: float = 0.0
     strategies: int = 3
     least_strategy_evidence: float = 0.25
     attention: AttentionSettings = field(default_factory=AttentionSettings)
@@ -36,8 +39,9 @@ class SelectionSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.explore <= 1:
             raise ValueError(f"explore is a share in 0..1, got {self.explore}")
-        if self.optimism < 0 or self.least_evidence < 0 or self.least_strategy_evidence < 0:
-            raise ValueError("optimism and the evidence thresholds must not be negative")
+        thresholds = (self.optimism, self.least_evidence, self.least_lead, self.least_strategy_evidence)
+        if min(thresholds) < 0:
+            raise ValueError("optimism and the thresholds of evidence and lead must not be negative")
         if self.strategies < 0:
             raise ValueError(f"strategies must not be negative, got {self.strategies}")
 
@@ -53,7 +57,11 @@ class Picked:
 
 
 def pick_direction(
-    scores: Sequence[DirectionScore], settings: SelectionSettings, seed: str, taken: Collection[str] = ()
+    scores: Sequence[DirectionScore],
+    settings: SelectionSettings,
+    seed: str,
+    taken: Collection[str] = (),
+    expected: float = 0.0,
 ) -> Picked:
     """Choose a direction; none when the gate closes.
 
@@ -62,6 +70,7 @@ def pick_direction(
         settings: optimism, exploration share and gate.
         seed: names the step; equal seeds give equal choices.
         taken: directions that siblings of this step follow already; used again only when nothing else is left.
+        expected: log2 gain that the state alone lets expect, whatever the direction.
     """
     allowed = [score for score in scores if not score.masked]
     if not allowed:
@@ -69,12 +78,13 @@ def pick_direction(
     fresh = [score for score in allowed if score.direction_id not in taken] or allowed
     draw = random.Random(hashlib.sha256(seed.encode()).digest())
     best = max(fresh, key=lambda score: score.mean + settings.optimism * score.spread)
+    gate = _objection(best, settings, expected)
     explored = draw.random() < settings.explore
+    if gate and not explored:
+        return Picked(gate=gate)
     chosen = draw.choice(fresh) if explored else best
-    uniform = settings.explore / len(fresh)
-    probability = uniform + (1 - settings.explore if chosen is best else 0.0)
-    if not explored and best.effective_n < settings.least_evidence:
-        return Picked(gate=_too_little(best.effective_n, settings.least_evidence))
+    led = 1 - settings.explore if chosen is best and not gate else 0.0
+    probability = settings.explore / len(fresh) + led
     return Picked(direction=chosen.direction_id, probability=probability, explored=explored)
 
 
@@ -84,5 +94,15 @@ def usable_strategies(scores: Sequence[StrategyScore], settings: SelectionSettin
     return tuple(kept[: settings.strategies])
 
 
-def _too_little(found: float, wanted: float) -> str:
-    return f"the evidence is worth {found:.1f} transitions, {wanted:g} are needed: feedback only"
+def _objection(best: DirectionScore, settings: SelectionSettings, expected: float) -> str:
+    """Why the best direction is not trusted; empty when it is."""
+    if best.effective_n < settings.least_evidence:
+        found, wanted = best.effective_n, settings.least_evidence
+        return f"the evidence is worth {found:.1f} transitions, {wanted:g} are needed: feedback only"
+    lead = best.mean - expected
+    if settings.least_lead and lead < settings.least_lead * best.spread:
+        return (
+            f"no direction stands out: the best promises {lead:+.2f} (sd {best.spread:.2f}) over the state alone, "
+            f"{settings.least_lead:g} sd are needed: feedback only"
+        )
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.memory.attention import attend
+from artifacts.memory.attention import attend, expected_gain
 from artifacts.memory.htg import Memory
 from optimizer.applicability import with_inapplicable_masked
 from optimizer.arms.protocol import ArmContext, Choice, StrategyUse, uses
@@ -37,7 +37,8 @@ class MemoryArm:
         overlay = context.overlay if self.learns else ()
         view = attend(self.memory, overlay, context.state, self.settings.attention)
         scores = with_inapplicable_masked(view.directions(), context.state)
-        picked = pick_direction(scores, self.settings, context.seed, context.taken)
+        expected = expected_gain(self.memory, context.state)
+        picked = pick_direction(scores, self.settings, context.seed, context.taken, expected)
         strategies: tuple[StrategyUse, ...] = ()
         if picked.direction and self.local:
             found = view.strategies(picked.direction, 4 * self.settings.strategies)

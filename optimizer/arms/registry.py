@@ -48,6 +48,10 @@ def _shuffled(memory: Memory, settings: SelectionSettings) -> Arm:
     return MemoryArm(name="shuffled", memory=shuffled(memory), settings=settings)
 
 
+def _random(memory: Memory, settings: SelectionSettings) -> Arm:
+    return MemoryArm(name="random", memory=memory, settings=replace(settings, explore=1.0))
+
+
 def _bandit(memory: Memory, settings: SelectionSettings) -> Arm:
     return BanditArm(memory=memory, settings=settings)
 
@@ -60,6 +64,7 @@ _WITH_MEMORY: Mapping[str, _Maker] = {
     "uniform": _uniform,
     "frozen": _frozen,
     "shuffled": _shuffled,
+    "random": _random,
     "bandit": _bandit,
 }
 ARMS: Mapping[str, str] = {
@@ -70,6 +75,7 @@ ARMS: Mapping[str, str] = {
     "uniform": "all positions of the prefix weigh the same",
     "frozen": "nothing learnt while the run goes on",
     "shuffled": "the memory's structure with its contents mixed up: a control",
+    "random": "directions drawn at random, with their strategies: a control",
     "bandit": "upper confidence bounds over the run's own results, with the saturation mask, no experience",
     "feedback": "measurements of the last candidate, no memory",
     "best-of-n": "independent first implementations, no feedback",

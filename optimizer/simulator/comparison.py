@@ -1,20 +1,19 @@
-"""Arms side by side over all tasks of a memory, each task with a memory that has forgotten it."""
+"""Arms side by side over all tasks of a memory, compared task by task."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
-from optimizer.arms import make_arm
 from optimizer.selection import SelectionSettings
-from optimizer.simulator.episode import Episode, play
-from optimizer.simulator.world import World, WorldSettings, split
+from optimizer.simulator.arena import Arena, Contender
+from optimizer.simulator.episode import Episode
+from optimizer.simulator.world import WorldSettings
 
 DRAWS = 2000
 """Bootstrap samples."""
@@ -88,6 +87,9 @@ class Comparison:
     episodes: int
 
 
+Played = dict[str, dict[str, list[Episode]]]
+"""Label of a contender → task → its episodes."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -96,62 +98,39 @@ def compare(memory: Memory, settings: SimulationSettings, progress: Progress = l
 
     Args:
         memory: all the experience there is; divided anew for each fold.
-        progress: told of tasks done and tasks in all.
+        progress: told of tasks done and tasks in all, each arm counting its own.
 
     Raises:
         BadInputError: an unknown arm, or a memory with too few tasks to divide.
     """
-    groups = split(memory.columns.task.names, settings.folds)
-    worlds = [(group, World(_only(memory, group), settings.world)) for group in groups]
-    total = sum(len(world.tasks()) for _, world in worlds)
-    if total < 2 or len(groups) < 2:
-        raise BadInputError(
-            f"{memory.reference} holds {total} tasks with {settings.world.least} or more measured transitions",
-            "a simulation needs at least two; build the memory from more logs",
-        )
-    episodes: dict[str, dict[str, list[Episode]]] = {arm: defaultdict(list) for arm in settings.arms}
-    done = 0
-    for group, world in worlds:
-        known = memory.filter(exclude_tasks=group)
-        for task_id in world.tasks():
-            _play_task(world, known, task_id, settings, episodes)
-            done += 1
-            progress(done, total)
-    return _comparison(memory, settings, episodes)
-
-
-def _only(memory: Memory, tasks: Sequence[str]) -> Memory:
-    others = set(memory.columns.task.names) - set(tasks)
-    return memory.filter(exclude_tasks=others)
-
-
-def _play_task(
-    world: World,
-    known: Memory,
-    task_id: str,
-    settings: SimulationSettings,
-    episodes: dict[str, dict[str, list[Episode]]],
-) -> None:
-    for name in settings.arms:
-        arm = make_arm(name, known, settings.selection)
-        for run in range(settings.runs):
-            episodes[name][task_id].append(play(world, task_id, arm, settings.steps, f"{settings.seed}/{run}"))
-
-
-def _comparison(
-    memory: Memory, settings: SimulationSettings, episodes: dict[str, dict[str, list[Episode]]]
-) -> Comparison:
-    tasks = sorted(episodes[settings.arms[0]])
-    reached = {arm: np.array([_mean_progress(found[task]) for task in tasks]) for arm, found in episodes.items()}
-    first = settings.arms[0]
-    results = tuple(_result(arm, reached[arm], reached[first], episodes[arm], settings) for arm in settings.arms)
+    arena = Arena(memory, folds=settings.folds, world=settings.world)
+    contenders = [Contender(label=arm, arm=arm, selection=settings.selection) for arm in settings.arms]
+    total, done = len(arena.tasks) * len(contenders), itertools.count(1)
+    played: Played = {}
+    for contender in contenders:
+        found = played.setdefault(contender.label, {})
+        for task, episodes in arena.play(contender, steps=settings.steps, runs=settings.runs, seed=settings.seed):
+            found[task] = episodes
+            progress(next(done), total)
     return Comparison(
         memory=memory.reference,
-        arms=results,
-        tasks=len(tasks),
+        arms=results_of(played, settings.seed),
+        tasks=len(arena.tasks),
         transitions=len(memory),
-        episodes=len(tasks) * settings.runs * len(settings.arms),
+        episodes=total * settings.runs,
     )
+
+
+def results_of(played: Played, seed: int = 0) -> tuple[ArmResult, ...]:
+    """Figures of contenders that played the same tasks; the first is what the others are compared with."""
+    first = next(iter(played.values()))
+    tasks = sorted(first)
+    against = np.array([_mean_progress(first[task]) for task in tasks])
+    found = []
+    for label, episodes in played.items():
+        reached = np.array([_mean_progress(episodes[task]) for task in tasks])
+        found.append(_result(label, reached, None if episodes is first else against, episodes, seed))
+    return tuple(found)
 
 
 def _mean_progress(episodes: Sequence[Episode]) -> npt.NDArray[np.float64]:
@@ -160,20 +139,21 @@ def _mean_progress(episodes: Sequence[Episode]) -> npt.NDArray[np.float64]:
 
 
 def _result(
-    arm: str,
+    label: str,
     reached: npt.NDArray[np.float64],
-    first: npt.NDArray[np.float64],
-    episodes: dict[str, list[Episode]],
-    settings: SimulationSettings,
+    against: npt.NDArray[np.float64] | None,
+    episodes: Mapping[str, list[Episode]],
+    seed: int,
 ) -> ArmResult:
-    last, ahead = reached[:, -1], reached[:, -1] - first[:, -1]
+    last = reached[:, -1]
+    ahead = np.zeros(len(last)) if against is None else last - against[:, -1]
     every = [episode for found in episodes.values() for episode in found]
     directed = [episode for episode in every if episode.directed]
     return ArmResult(
-        arm=arm,
-        progress=_interval(last, settings.seed),
+        arm=label,
+        progress=interval(last, seed),
         by_step=tuple(float(value) for value in reached.mean(axis=0)),
-        difference=None if arm == settings.arms[0] else _interval(ahead, settings.seed),
+        difference=None if against is None else interval(ahead, seed),
         better=float((ahead > 0).mean()),
         directed=_mean([episode.directed for episode in every]),
         followed=_mean([episode.followed for episode in directed]),
@@ -185,7 +165,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _interval(values: npt.NDArray[np.float64], seed: int) -> Interval:
+def interval(values: npt.NDArray[np.float64], seed: int) -> Interval:
     """Mean over tasks; tasks are what is drawn, because runs of one task share its transitions."""
     draws = np.random.default_rng(seed).integers(0, len(values), (DRAWS, len(values)))
     low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])

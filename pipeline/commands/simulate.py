@@ -29,6 +29,12 @@ from artifacts.errors import BadInputError
 )
 @click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
 @click.option("--optimism", default=0.5, show_default=True, help="Standard deviations added to a direction's mean.")
+@click.option(
+    "--lead", default=0.0, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+)
+@click.option(
+    "--foreign", default=0.02, show_default=True, help="Weight of other tasks' records beside the task's own."
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
@@ -46,13 +52,20 @@ def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
     from optimizer.run.opening import chosen_attention, load_memory
     from optimizer.selection import SelectionSettings
     from optimizer.simulator.comparison import SimulationSettings, compare
+    from optimizer.simulator.world import WorldSettings
 
     memory = load_memory(store, reference)
     attention = chosen_attention(memory)
-    explore, optimism = options.pop("explore"), options.pop("optimism")
     try:
-        selection = SelectionSettings(explore=explore, optimism=optimism, attention=attention)
-        settings = SimulationSettings(selection=selection, **options)
+        selection = SelectionSettings(
+            explore=options.pop("explore"),
+            optimism=options.pop("optimism"),
+            least_lead=options.pop("lead"),
+            attention=attention,
+        )
+        settings = SimulationSettings(
+            selection=selection, world=WorldSettings(foreign=options.pop("foreign")), **options
+        )
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam simulate --help") from problem
     found = compare(memory, settings, _tell)
@@ -62,7 +75,7 @@ def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
 def _tell(done: int, total: int) -> None:
     """Say how far it is, on a terminal only and in one line."""
     if sys.stderr.isatty():
-        click.echo(f"\r{done}/{total} tasks", nl=done == total, err=True)
+        click.echo(f"\r{done}/{total} tasks and arms", nl=done == total, err=True)
 
 
 def _table(found: Any) -> str:

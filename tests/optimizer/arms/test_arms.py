@@ -154,3 +154,32 @@ def test_too_little_evidence_closes_the_gate(memory: Memory, softmax_state: Stat
     assert choice.direction == ""
     assert "feedback only" in choice.gate
     assert choice.scores
+
+
+def test_a_best_direction_that_does_not_stand_out_closes_the_gate(memory: Memory, softmax_state: State) -> None:
+    far = arm_named("htam", memory, SelectionSettings(explore=0.0, least_lead=1e6))
+    choice = far.choose(ArmContext(state=softmax_state))
+    assert choice.direction == ""
+    assert "no direction stands out" in choice.gate
+    near = arm_named("htam", memory, SelectionSettings(explore=0.0, least_lead=0.1))
+    assert near.choose(ArmContext(state=softmax_state)).direction == "fusion"
+
+
+@pytest.mark.parametrize("closed", [{"least_evidence": 1e6}, {"least_lead": 1e6}])
+def test_behind_a_closed_gate_a_direction_has_the_probability_of_the_random_draw_alone(
+    closed: dict[str, float], memory: Memory, softmax_state: State
+) -> None:
+    arm = arm_named("htam", memory, SelectionSettings(explore=0.6, **closed))
+    choices = [arm.choose(ArmContext(state=softmax_state, seed=str(number))) for number in range(50)]
+    drawn = [choice for choice in choices if choice.direction]
+    assert len({choice.direction for choice in drawn}) == 3
+    assert {round(choice.probability or 0, 6) for choice in drawn} == {0.2}
+    assert {choice.probability for choice in choices if not choice.direction} == {None}
+
+
+def test_the_random_arm_takes_every_direction_equally_often(memory: Memory, softmax_state: State) -> None:
+    arm = arm_named("random", memory)
+    choices = [arm.choose(ArmContext(state=softmax_state, seed=str(number))) for number in range(300)]
+    counts = [sum(choice.direction == name for choice in choices) for name in ("access", "fusion", "tiling")]
+    assert min(counts) > 70
+    assert all(choice.explored and choice.strategies for choice in choices if choice.direction == "fusion")

@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
+from optimizer.selection import SelectionSettings
+from optimizer.simulator.world import WorldSettings
 from pipeline.commands.simulate import command
 
 
@@ -40,3 +42,18 @@ def test_a_wrong_option_is_one_clear_error(store: str, words: tuple[str, ...], n
     result = simulate(store, *words)
     assert isinstance(result.exception, BadInputError)
     assert named in str(result.exception)
+
+
+def test_defaults_are_those_of_the_optimizer() -> None:
+    told = {parameter.name: parameter.default for parameter in command.params}
+    own = SelectionSettings()
+    assert (told["explore"], told["optimism"], told["lead"]) == (own.explore, own.optimism, own.least_lead)
+    assert told["foreign"] == WorldSettings().foreign
+
+
+def test_a_gate_that_nothing_passes_leaves_feedback_alone(store: str) -> None:
+    found = json.loads(
+        simulate(store, "--arm", "feedback", "--arm", "htam", "--lead", "1000", "--explore", "0", "--json").stdout
+    )
+    assert found["arms"][1]["directed"] == 0
+    assert found["arms"][1]["by_step"] == found["arms"][0]["by_step"]

@@ -12,7 +12,8 @@ from artifacts.memory.htg import Memory
 from artifacts.state import State
 from optimizer.arms import make_arm
 from optimizer.selection import SelectionSettings
-from optimizer.simulator.comparison import Comparison, SimulationSettings, compare
+from optimizer.simulator.arena import Arena, Contender
+from optimizer.simulator.comparison import Comparison, SimulationSettings, compare, results_of
 from optimizer.simulator.episode import play
 from optimizer.simulator.world import World, WorldSettings, advanced, reachable, split
 
@@ -59,7 +60,7 @@ def test_no_arm_sees_the_task_that_it_works_on(memory_with: MakeMemory, monkeypa
             seen.append((task_id, {row.task.task_id for row in arm.memory.transitions()}))
         return play(world, task_id, arm, steps, seed)
 
-    monkeypatch.setattr("optimizer.simulator.comparison.play", spy)
+    monkeypatch.setattr("optimizer.simulator.arena.play", spy)
     compare(memory_with(0.5), replace(SMALL, runs=1))
     assert len(seen) == 20
     assert all(task_id not in known for task_id, known in seen)
@@ -131,3 +132,19 @@ def test_too_few_tasks_are_one_clear_error(memory_with: MakeMemory) -> None:
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"count|named once"):
         replace(SMALL, **wrong)  # type: ignore[arg-type]
+
+
+def test_contenders_can_be_compared_on_some_of_the_tasks(memory_with: MakeMemory) -> None:
+    arena = Arena(memory_with(1.0), folds=5, world=WorldSettings())
+    half = frozenset(arena.tasks[::2])
+    plain, hindered = SelectionSettings(explore=0.0), SelectionSettings(explore=0.0, least_lead=1e6)
+    contenders = [
+        Contender(label="open", arm="htam", selection=plain),
+        Contender(label="closed", arm="htam", selection=hindered),
+    ]
+    played = {one.label: dict(arena.play(one, steps=3, runs=2, seed=0, tasks=half)) for one in contenders}
+    opened, closed = results_of(played)
+    assert set(played["open"]) == half
+    assert closed.directed == 0.0
+    assert closed.difference is not None
+    assert closed.difference.high < 0 < opened.directed
