@@ -6,6 +6,7 @@ way runs between a snapshot and a restoration of torch's global state.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -36,11 +37,13 @@ def time_baselines(
     backend: str,
     clock: Clock,
     settings: TimingSettings,
+    alone: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> tuple[dict[str, Timing], tuple[str, ...]]:
     """Time the named baselines.
 
     Args:
         model: the reference on its device; ``inputs``: its positional arguments there.
+        alone: entered around each timing, but not around what comes before it (compilation).
 
     Returns:
         Timings by name, and a note for each baseline that could not be had.
@@ -50,7 +53,7 @@ def time_baselines(
     for name in names:
         with GlobalState.preserved(backend):
             try:
-                with _prepared(name, model, inputs, backend) as prepare:
+                with _prepared(name, model, inputs, backend) as prepare, alone():
                     found[name] = time_callable(prepare, clock, settings)
             except BaselineUnavailableError as problem:
                 notes.append(f"baseline {name}: {problem}")

@@ -1,29 +1,22 @@
-"""Measuring devices of this host and their locks."""
+"""Measuring devices of this host."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import re
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from artifacts.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Something that one process at a time may measure on.
+    """Something to measure on.
 
     Attributes:
         backend: cpu or cuda; ``index``: as the driver counts.
         name: product name, or ``cpu``.
-        key: stable identity, names the lock.
+        key: stable identity, names the locks.
     """
 
     backend: str
@@ -62,13 +55,3 @@ def nvidia_devices() -> tuple[Device, ...]:
         return ()
     rows = [[field.strip() for field in line.split(",")] for line in result.stdout.splitlines() if line.count(",") == 2]
     return tuple(Device(backend="cuda", index=int(row[0]), name=row[1], key=row[2]) for row in rows)
-
-
-@contextlib.contextmanager
-def device_lock(device: Device) -> Iterator[None]:
-    """Hold the device against all other evaluations of this user; the kernel frees it when we die."""
-    folder = Path(tempfile.gettempdir()) / f"htam-locks-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with (folder / re.sub(r"\W", "_", device.key)).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

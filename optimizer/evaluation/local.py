@@ -1,11 +1,13 @@
-"""Evaluate on this host: builds in parallel, one measuring process a device."""
+"""Evaluate on this host: builds in parallel, several evaluations on a device, one of them timing."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +17,16 @@ from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from optimizer.evaluation.build.channel import BuildServer
 from optimizer.evaluation.build.standard import default_root, standard_builder
+from optimizer.evaluation.gate import device_alone
 from optimizer.evaluation.guard.guarded_builder import GuardedBuilder
-from optimizer.evaluation.hosts import Device, device_lock, devices_of
+from optimizer.evaluation.hosts import Device, devices_of
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.process.spawn import ForkServer
 from optimizer.evaluation.quiet import QuietHost
 from optimizer.evaluation.stages import Built, Stages
+
+_MOST_SEATS = 6
+"""Beyond that evaluations wait for their turn to time, and memory of the device is all that more would take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +36,12 @@ class LocalSettings:
     Attributes:
         devices: CUDA device indices; all when empty.
         cache: folder of built libraries; the user's when None.
+        seats: evaluations on one CUDA device at a time; by the number of cores when 0.
     """
 
     devices: tuple[int, ...] = ()
     cache: Path | None = None
+    seats: int = 0
 
 
 class LocalEvaluator:
@@ -49,43 +57,89 @@ class LocalEvaluator:
         self._workers = workers or os.cpu_count() or 1
         root = self._settings.cache or default_root()
         root.mkdir(parents=True, exist_ok=True)
+        self._server = ForkServer()  # imports torch while this process looks for its compilers
         self._builds = BuildServer(GuardedBuilder(standard_builder(root, slots=self._workers)))
-        self._root = root
-        self._server: ForkServer | None = None
+        self._stages = Stages(self._server, self._builds, cache=root)
         self._quiet = QuietHost()
+        self._seats = Seats(self._settings.seats or min(_MOST_SEATS, max((os.cpu_count() or 1) // 2, 1)))
+        self._devices: dict[str, tuple[Device, ...]] = {}
         self._closed = False
+
+    @property
+    def seconds(self) -> Mapping[str, Mapping[str, float]]:
+        """Job id → where its judge spent its time, for benchmarks."""
+        return self._stages.seconds
 
     def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
         """Evaluate all jobs and yield results as they arrive.
 
         Raises:
-            UnavailableError: no device of a job's backend, or the evaluator is closed.
+            UnavailableError: no device of a job's backend, the evaluator is closed, or torch does not load.
         """
         if self._closed:
             raise UnavailableError("the evaluator is closed")
         waiting = list(jobs)
-        devices = {backend: devices_of(backend, self._settings.devices) for backend in {job.backend for job in waiting}}
-        if self._server is None:
-            self._server = ForkServer()
-        stages = Stages(self._server, self._builds, cache=self._root)
-        batch = _Batch(stages, self._quiet, devices)
+        devices = {backend: self._devices_of(backend) for backend in {job.backend for job in waiting}}
+        self._server.wait_ready()
+        batch = _Batch(self._stages, self._quiet, self._seats, devices)
         yield from batch.run(waiting, self._workers)
+
+    def _devices_of(self, backend: str) -> tuple[Device, ...]:
+        if backend not in self._devices:
+            self._devices[backend] = devices_of(backend, self._settings.devices)
+        return self._devices[backend]
 
     def close(self) -> None:
         """End all processes; the evaluator cannot be used afterwards."""
         if not self._closed:
             self._closed = True
-            if self._server is not None:
-                self._server.close()
+            self._server.close()
             self._builds.close()
 
 
-class _Batch:
-    """Jobs on their way: a pool builds, one thread a device measures, results queue up."""
+class Seats:
+    """How many evaluations may be on each device at a time; shared by all batches of a worker.
 
-    def __init__(self, stages: Stages, quiet: QuietHost, devices: dict[str, tuple[Device, ...]]) -> None:
+    Args:
+        each: seats of a CUDA device. A CPU has one.
+    """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._taken: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    def of(self, device: Device) -> int:
+        """Seats of a device."""
+        return 1 if device.backend == "cpu" else self._each
+
+    @contextlib.contextmanager
+    def seat(self, devices: Sequence[Device]) -> Iterator[Device]:
+        """Wait for a seat and hold it: on the device where fewest are taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free(devices) is not None)
+            device = self._free(devices)
+            assert device is not None
+            self._taken[device.key] += 1
+        try:
+            yield device
+        finally:
+            with self._changed:
+                self._taken[device.key] -= 1
+                self._changed.notify_all()
+
+    def _free(self, devices: Sequence[Device]) -> Device | None:
+        free = [device for device in devices if self._taken[device.key] < self.of(device)]
+        return min(free, key=lambda device: self._taken[device.key], default=None)
+
+
+class _Batch:
+    """Jobs on their way: a pool builds, threads measure as seats allow, results queue up."""
+
+    def __init__(self, stages: Stages, quiet: QuietHost, seats: Seats, devices: dict[str, tuple[Device, ...]]) -> None:
         self._stages = stages
         self._quiet = quiet
+        self._seats = seats
         self._devices = devices
         self._ready: dict[str, queue.Queue[tuple[EvaluationJob, Built] | None]] = {
             backend: queue.Queue() for backend in devices
@@ -93,23 +147,23 @@ class _Batch:
         self._done: queue.Queue[tuple[str, Measurement]] = queue.Queue()
 
     def run(self, jobs: list[EvaluationJob], workers: int) -> Iterator[tuple[str, Measurement]]:
-        threads = [
-            threading.Thread(target=self._measure_all, args=(device,), daemon=True, name=f"measure-{device.key}")
-            for devices in self._devices.values()
-            for device in devices
-        ]
-        for thread in threads:
-            thread.start()
+        """Evaluate; those that need no compiler go first, so that a device is not idle while others build."""
+        measurers = {
+            backend: min(sum(map(self._seats.of, devices)), len(jobs)) for backend, devices in self._devices.items()
+        }
+        for backend, count in measurers.items():
+            for _ in range(count):
+                threading.Thread(target=self._measure_all, args=(backend,), daemon=True, name="measure").start()
         pool = ThreadPoolExecutor(workers, thread_name_prefix="build")
         try:
-            for job in jobs:
+            for job in sorted(jobs, key=lambda job: "cpp_extension" in job.candidate_source):
                 pool.submit(self._build, job)
             for _ in jobs:
                 yield self._done.get()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            for backend, devices in self._devices.items():
-                for _ in devices:
+            for backend, count in measurers.items():
+                for _ in range(count):
                     self._ready[backend].put(None)
 
     def _build(self, job: EvaluationJob) -> None:
@@ -124,20 +178,20 @@ class _Batch:
         else:
             self._ready[job.backend].put((job, result))
 
-    def _measure_all(self, device: Device) -> None:
-        while (item := self._ready[device.backend].get()) is not None:
+    def _measure_all(self, backend: str) -> None:
+        while (item := self._ready[backend].get()) is not None:
             job, built = item
-            try:
-                with device_lock(device):
+            with self._seats.seat(self._devices[backend]) as device:
+                try:
                     measurement = self._measure(job, device, built)
-            except UnavailableError as problem:
-                measurement = _infrastructure(device, problem)
+                except UnavailableError as problem:
+                    measurement = _infrastructure(device, problem)
             self._done.put((job.job_id, measurement))
 
     def _measure(self, job: EvaluationJob, device: Device, built: Built) -> Measurement:
         if device.backend == "cuda":
             return self._stages.measure(job, device, built)
-        with self._quiet.measuring():
+        with device_alone(device.key), self._quiet.measuring():
             return self._stages.measure(job, device, built)
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from artifacts.measurement import GuardFinding, Measurement
 from artifacts.outcome import Outcome
 from optimizer.evaluation.build.channel import BuildServer
 from optimizer.evaluation.counters.profiler import Profiler
+from optimizer.evaluation.gate import device_alone
 from optimizer.evaluation.guard.static import check_source
 from optimizer.evaluation.hosts import Device
 from optimizer.evaluation.job import EvaluationJob
@@ -33,6 +34,8 @@ _CLOCK_RULES = frozenset({"clock", "unsteady"})
 _JUDGE_STAGES = 8
 """A judge may take this many run time-outs in all: it makes that many kinds of requests."""
 _POLL_S = 0.25
+_CROWDED = re.compile(r"out of memory|CUDA error: (?:memory|resource)", re.IGNORECASE)
+"""Failures that the other evaluations on a device may have caused."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +61,15 @@ class Stages:
         self._builds = builds
         self._folder = str(cache.resolve())
         self._profiler = Profiler(cache)
+        self.seconds: dict[str, Mapping[str, float]] = {}
+        """Where each job's judge spent its time, for benchmarks."""
 
     def build(self, job: EvaluationJob, device: Device) -> Measurement | Built:
-        """Static guard, then a load that compiles everything; nothing is run but the module itself."""
+        """Static guard, then a load that compiles everything; nothing is run but the module itself.
+
+        The device stays out of sight, so that builds disturb no timing. What fails for that reason is decided where
+        the candidate is judged.
+        """
         findings = check_source(job.candidate_source, job.backend)
         fatal = [finding for finding in findings if finding.fatal]
         if fatal:
@@ -71,12 +80,16 @@ class Stages:
                 error="; ".join(describe(finding) for finding in fatal[:5]),
                 findings=findings,
             )
+        if job.backend == "cuda" and "cpp_extension" not in job.candidate_source:
+            return Built(findings=findings, build_s=0.0, notes=())
         start = time.monotonic()
-        with self._cell(job, device) as (child, end):
+        with self._cell(job, device, hidden=job.backend == "cuda") as (child, end):
             cell = Cell(Channel(end), job.settings.build_timeout_s)
             try:
                 cell.load(job.candidate_source)
             except Failure as failure:
+                if job.backend == "cuda" and not failure.final:
+                    return Built(findings=findings, build_s=time.monotonic() - start, notes=cell.build_notes)
                 return Measurement(
                     outcome=failure.outcome,
                     stage="build",
@@ -93,7 +106,9 @@ class Stages:
         if job.backend == "cpu" and _clocks_disagreed(measurement):
             # Other work on the same cores does that to honest kernels; a liar is caught again by new processes.
             measurement = self._judged(job, device)
-        measurement = self._profiler.annotate(measurement, job, device)
+        if job.backend == "cuda" and _crowded(measurement):
+            measurement = self._judged(job, device, alone=True)
+        measurement = self._profiled(measurement, job, device)
         return dataclasses.replace(
             measurement,
             findings=(*built.findings, *measurement.findings),
@@ -101,17 +116,25 @@ class Stages:
             notes=tuple(dict.fromkeys((*built.notes, *measurement.notes))),
         )
 
-    def _judged(self, job: EvaluationJob, device: Device) -> Measurement:
+    def _profiled(self, measurement: Measurement, job: EvaluationJob, device: Device) -> Measurement:
+        if device.backend == "cpu" or not job.settings.profile:
+            return self._profiler.annotate(measurement, job, device)
+        with device_alone(device.key):
+            return self._profiler.annotate(measurement, job, device)
+
+    def _judged(self, job: EvaluationJob, device: Device, *, alone: bool = False) -> Measurement:
+        """One judge's verdict; ``alone`` keeps all others from the device meanwhile."""
         with contextlib.ExitStack() as stack:
             cell, cell_end = stack.enter_context(self._cell(job, device))
             scratch = stack.enter_context(_scratch())
             ours, theirs = channel_pair()
             stack.callback(ours.close)
             spec = {"job": encode(job), "scratch": scratch, "device": device.index, "device_name": device.name}
-            spec |= {"folder": self._folder, "cell_pid": cell.pid}
+            spec |= {"folder": self._folder, "cell_pid": cell.pid, "device_key": device.key, "alone": alone}
             with theirs:
                 judge = self._server.spawn("judge", {**spec, "stderr": True}, [theirs.fileno(), cell_end.fileno()])
             stack.callback(judge.kill)
+            stack.callback(cell.kill)  # first: the judge's death frees the device
             cell_end.close()
             return self._await(ours, judge, [cell], job, device, stack)
 
@@ -124,10 +147,15 @@ class Stages:
         device: Device,
         stack: contextlib.ExitStack,
     ) -> Measurement:
-        """Wait for the verdict; meanwhile give the judge more cells and watch their memory."""
-        deadline = time.monotonic() + _JUDGE_STAGES * job.settings.run_timeout_s
+        """Wait for the verdict; meanwhile give the judge more cells and watch their memory.
+
+        The judge's time stands still while it waits for the device.
+        """
+        left, waits, last = _JUDGE_STAGES * job.settings.run_timeout_s, False, time.monotonic()
         watch = _MemoryWatch(cells, job.settings.memory_gib)
-        while time.monotonic() < deadline:
+        while left > 0:
+            now = time.monotonic()
+            left, last = left - (0.0 if waits else now - last), now
             try:
                 message, _ = channel.receive(_POLL_S)
             except ChannelTimeoutError:
@@ -135,6 +163,9 @@ class Stages:
                 continue
             except ChannelClosedError:
                 return _infrastructure(device, f"the judge ended unexpectedly{ending(judge)}")
+            if "waits" in message:
+                waits = bool(message["waits"])
+                continue
             if "want" in message:
                 child, end = stack.enter_context(self._cell(job, device))
                 cells.append(child)
@@ -142,6 +173,7 @@ class Stages:
                 end.close()
                 continue
             measurement = decode(Measurement, message["measurement"])
+            self.seconds[job.job_id] = message["seconds"]
             if not message["gone"]:
                 return measurement
             return dataclasses.replace(measurement, error=measurement.error + (watch.excess or ending(cells[-1])))
@@ -153,14 +185,16 @@ class Stages:
         )
 
     @contextlib.contextmanager
-    def _cell(self, job: EvaluationJob, device: Device) -> Iterator[tuple[Child, socket.socket]]:
-        """A fresh candidate process and the socket to it; both are gone afterwards."""
+    def _cell(
+        self, job: EvaluationJob, device: Device, *, hidden: bool = False
+    ) -> Iterator[tuple[Child, socket.socket]]:
+        """A fresh candidate process and the socket to it; both are gone afterwards. ``hidden``: it sees no device."""
         ours, theirs = socket.socketpair()
         builds = self._builds.open_channel()
         with _scratch() as scratch:
             spec: dict[str, Any] = {
                 "backend": job.backend,
-                "device": device.index,
+                "device": None if hidden else device.index,
                 "scratch": scratch,
                 "readable": [self._folder],
                 "programs": bool(re.search(r"\btriton\b", job.candidate_source)),
@@ -227,3 +261,8 @@ def _clocks_disagreed(measurement: Measurement) -> bool:
     return measurement.outcome is Outcome.REJECTED and any(
         finding.fatal and finding.rule in _CLOCK_RULES for finding in measurement.findings
     )
+
+
+def _crowded(measurement: Measurement) -> bool:
+    failed = measurement.outcome in (Outcome.RUNTIME_ERROR, Outcome.INFRA_ERROR, Outcome.COMPILE_ERROR)
+    return failed and _CROWDED.search(measurement.error) is not None

@@ -25,23 +25,26 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
     """Serve one candidate.
 
     Args:
-        spec: ``backend``, ``device`` (index), ``scratch`` (directory), ``limits`` and ``readable`` paths.
+        spec: ``backend``, ``device`` (index; None hides the device), ``scratch`` (directory), limits and
+            ``readable`` paths.
         fds: the judge's channel and the builder's channel.
     """
     channel, builder = Channel(socket.socket(fileno=fds[0])), RemoteBuilder(socket.socket(fileno=fds[1]))
     settle(spec)
     kernels = OwnKernels()
     interception = install(builder)
-    if spec["backend"] == "cuda":
-        start_device()
-    layers = enter(_policy(spec))
-    session = Session(backend=spec["backend"], scratch=Path(spec["scratch"]), kernels=kernels)
+    on_device = spec["backend"] == "cuda" and spec["device"] is not None
     with contextlib.suppress(ChannelClosedError):
+        if on_device:
+            channel.receive()  # the judge has the device from now on
+            start_device()
+        layers = enter(_policy(spec))
+        session = Session(backend="cuda" if on_device else "cpu", scratch=Path(spec["scratch"]), kernels=kernels)
         while True:
             message, received = channel.receive()
             reply, sent = answer(session, message, received)
             if interception.results and interception.results[-1].route == ROUTE:
-                reply = {"error": "rejected", "text": interception.results[-1].log}
+                reply = {"error": "rejected", "text": interception.results[-1].log, "final": True}
             reply["layers"] = layers
             reply["build_notes"] = [note for result in interception.results for note in result.notes()]
             channel.send(reply, sent)
@@ -50,7 +53,7 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
 
 
 def start_device() -> None:
-    """Create the CUDA context while the driver may still open what it needs."""
+    """Create the CUDA context, before the doors close: the driver opens files for it."""
     import torch
 
     torch.empty(1, device="cuda")
@@ -84,24 +87,27 @@ def settle(spec: dict[str, Any]) -> None:
         CUDA_CACHE_DISABLE="1",
     )
     if spec["backend"] == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(spec["device"])
+        os.environ["CUDA_VISIBLE_DEVICES"] = "" if spec["device"] is None else str(spec["device"])
 
 
 def answer(session: Session, message: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-    """Run one request; whatever the candidate raises becomes a typed error reply."""
+    """Run one request; whatever the candidate raises becomes a typed error reply.
+
+    An error is ``final`` when a device in sight would not change it.
+    """
     try:
         return session.handle(message, fds)
     except CandidateBuildError as problem:
-        return _error("compile_error", str(problem)), []
+        return {**_error("compile_error", str(problem)), "final": True}, []
     except BuildTimeoutError as problem:
-        return _error("timeout", f"building: {problem}"), []
+        return {**_error("timeout", f"building: {problem}"), "final": True}, []
     except CandidateError as problem:
         return _error(problem.kind, str(problem)), []
     except (KeyboardInterrupt, SystemExit) as problem:
         return _error("runtime_error", f"the candidate ended its process: {problem!r}"), []
     except Exception as problem:  # noqa: BLE001 - anything may come out of a candidate
         kind = "compile_error" if message.get("do") == "load" else "runtime_error"
-        return _error(kind, describe(problem)), []
+        return {**_error(kind, describe(problem)), "final": isinstance(problem, SyntaxError)}, []
 
 
 def describe(problem: BaseException) -> str:

@@ -15,8 +15,7 @@ from optimizer.evaluation.cell.parameters import adopt
 from optimizer.evaluation.cell.poison import poisoned
 from optimizer.evaluation.cell.record import recorded_operators
 from optimizer.evaluation.clock import clock_for
-from optimizer.evaluation.process.slab import write_slab
-from optimizer.evaluation.process.transport import unpack
+from optimizer.evaluation.process.transport import receiver_for
 from optimizer.evaluation.process.values import split
 
 Reply = tuple[dict[str, Any], list[int]]
@@ -42,6 +41,7 @@ class Session:
         self._backend = backend
         self._scratch = scratch
         self._kernels = kernels
+        self._receiver = receiver_for(backend)
         self._module: Any = None
         self._model: Any = None
         self._variants: list[FreshArguments] = []
@@ -76,7 +76,7 @@ class Session:
     def _construct(self, message: dict[str, Any], fds: list[int]) -> Reply:
         import torch
 
-        arguments, parameters, buffers = unpack(message["values"], fds[0], self._device())
+        arguments, parameters, buffers = self._receiver.unpack(message["values"], fds)
         torch.manual_seed(message["seed"])
         with torch.no_grad():
             model = self._module.ModelNew(*arguments)
@@ -87,7 +87,7 @@ class Session:
         return {"mapping": mapping}, []
 
     def _call(self, message: dict[str, Any], fds: list[int]) -> Reply:
-        inputs = unpack(message["values"], fds[0], self._device())
+        inputs = self._receiver.unpack(message["values"], fds)
         calls = self._kernels.calls
         with poisoned(self._backend):
             output = self._forward(inputs)
@@ -97,7 +97,7 @@ class Session:
 
     def _twice(self, message: dict[str, Any], fds: list[int]) -> Reply:
         """Two calls on the same input tensors with other contents; both outputs as they are at the end."""
-        first, second = unpack(message["values"], fds[0], self._device())
+        first, second = self._receiver.unpack(message["values"], fds)
         output = self._forward(first)
         self._synchronise()
         for target, source in zip(split(first)[1], split(second)[1], strict=True):
@@ -107,12 +107,12 @@ class Session:
         return self._deliver([output, again], first, {})
 
     def _observe(self, message: dict[str, Any], fds: list[int]) -> Reply:
-        inputs = unpack(message["values"], fds[0], self._device())
+        inputs = self._receiver.unpack(message["values"], fds)
         operators = recorded_operators(lambda: self._forward(inputs))
         return {"operators": [[each.namespace, each.name, each.work] for each in operators]}, []
 
     def _void(self, message: dict[str, Any], fds: list[int]) -> Reply:
-        inputs = unpack(message["values"], fds[0], self._device())
+        inputs = self._receiver.unpack(message["values"], fds)
         self._kernels.void = True
         try:
             with poisoned(self._backend), void_operators():
@@ -123,9 +123,10 @@ class Session:
         return self._deliver(output, inputs, {})
 
     def _hold(self, message: dict[str, Any], fds: list[int]) -> Reply:
-        """Keep input variants for timing."""
-        variants = unpack(message["values"], fds[0], self._device())
-        self._variants = [FreshArguments(values, seed=index) for index, values in enumerate(variants)]
+        """Keep one more input variant for timing; the first one replaces all before."""
+        values = self._receiver.unpack(message["values"], fds)
+        kept = [] if message["first"] else self._variants
+        self._variants = [*kept, FreshArguments(values, seed=len(kept))]
         self._clock = self._clock or clock_for(self._backend)
         return {}, []
 
@@ -179,9 +180,8 @@ class Session:
     def _deliver(self, output: object, inputs: Sequence[object], extra: dict[str, Any]) -> Reply:
         """Outputs and the inputs as the candidate left them."""
         facts, tensors = facts_of(output, inputs)
-        out_fd, out_entries = write_slab(tensors)
-        in_fd, in_entries = write_slab(split(list(inputs))[1])
-        return {"output": facts, "tensors": out_entries, "inputs": in_entries, **extra}, [out_fd, in_fd]
+        reply, fds = self._receiver.deliver(tensors, split(list(inputs))[1])
+        return {"output": facts, **reply, **extra}, fds
 
     def _changed_state(self) -> list[str]:
         now = global_state(self._backend)

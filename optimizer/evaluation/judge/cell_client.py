@@ -13,8 +13,8 @@ from artifacts.outcome import Outcome
 from optimizer.evaluation.cell.record import Operator
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.process.channel import Channel, ChannelClosedError, ChannelTimeoutError
-from optimizer.evaluation.process.slab import SlabError, read_slab
-from optimizer.evaluation.process.transport import pack
+from optimizer.evaluation.process.slab import SlabError
+from optimizer.evaluation.process.transport import Sender, SlabSender
 
 _ALL_THREADS = 2
 """Kind of a process's CPU clock in its clock id: scheduler time of all threads (see clock_getcpuclockid(3))."""
@@ -47,19 +47,38 @@ class Cell:
     """One candidate process.
 
     Args:
-        channel: to the process.
+        channel: to the process; ``sender``: how values travel on it.
         timeout_s: limit of one request in seconds.
         pid: of the process; 0 when its CPU time is of no interest.
         output_limit: bytes that one delivery may hold.
     """
 
-    def __init__(self, channel: Channel, timeout_s: float, pid: int = 0, output_limit: int = 1 << 34) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        timeout_s: float,
+        pid: int = 0,
+        output_limit: int = 1 << 34,
+        sender: Sender | None = None,
+    ) -> None:
         self._channel = channel
+        self._sender = sender or SlabSender()
         self._pid = pid
         self._timeout_s = timeout_s
         self.output_limit = output_limit
         self.build_notes: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Let a process on a CUDA device use it; there is no answer before :meth:`load`'s.
+
+        Raises:
+            Failure: the process is gone.
+        """
+        try:
+            self._channel.send({"do": "start"})
+        except ChannelClosedError as problem:
+            raise Failure(Outcome.RUNTIME_ERROR, "build", "the candidate's process ended", gone=True) from problem
 
     def load(self, source: str) -> None:
         """Import the candidate."""
@@ -72,9 +91,8 @@ class Cell:
 
     def call(self, inputs: Sequence[Any], mode: str = "call") -> Delivery:
         """One call; ``mode`` is call, void (own kernels destroyed) or twice (a pair of inputs)."""
-        message, fd = pack(list(inputs))
-        with _closing([fd]):
-            return self._delivery({"do": mode, "values": message}, [fd])
+        with self._sender.packed(list(inputs)) as (message, fds):
+            return self._delivery({"do": mode, "values": message}, fds)
 
     def observe(self, inputs: Sequence[Any]) -> list[Operator]:
         """Operators of torch that a call goes through."""
@@ -82,8 +100,9 @@ class Cell:
         return [Operator(str(space), str(name), int(work)) for space, name, work in reply.get("operators", [])]
 
     def hold(self, variants: Sequence[Sequence[Any]]) -> None:
-        """Keep inputs for timing."""
-        self._send_values({"do": "hold"}, [list(values) for values in variants])
+        """Keep inputs for timing, in place of those held before."""
+        for index, values in enumerate(variants):
+            self._send_values({"do": "hold", "first": index == 0}, list(values))
 
     def time(self, order: Sequence[int]) -> list[float]:
         """Microseconds, as the candidate's process reports them, of one cold call for each entry."""
@@ -117,18 +136,17 @@ class Cell:
         return [(int(variant), *part) for variant, part in zip(variants, parts, strict=True)]
 
     def _send_values(self, message: dict[str, Any], values: Any) -> dict[str, Any]:
-        packed, fd = pack(values)
-        with _closing([fd]):
-            reply, fds = self._request({**message, "values": packed}, [fd])
-        with _closing(fds):
+        with self._sender.packed(values) as (packed, fds):
+            reply, received = self._request({**message, "values": packed}, fds)
+        with _closing(received):
             return reply
 
     def _delivery(self, message: dict[str, Any], fds: Sequence[int]) -> Delivery:
         reply, received = self._request(message, fds)
         with _closing(received):
             try:
-                tensors = read_slab(received[0], reply["tensors"], self.output_limit)
-                inputs = read_slab(received[1], reply["inputs"], 1 << 40)
+                tensors = self._sender.read(reply, received, "tensors", self.output_limit)
+                inputs = self._sender.read(reply, received, "inputs", 1 << 40)
             except (SlabError, KeyError, IndexError, TypeError) as problem:
                 raise Failure(Outcome.WRONG_RESULT, "correctness", f"output cannot be read: {problem}") from problem
         known = {"output", "tensors", "inputs"}
@@ -143,7 +161,7 @@ class Cell:
             reply, received = self._channel.receive(self._timeout_s)
         except ChannelTimeoutError as problem:
             raise Failure(
-                Outcome.TIMEOUT, stage, f"the candidate did not finish within {self._timeout_s:g} s"
+                Outcome.TIMEOUT, stage, f"the candidate did not finish within {self._timeout_s:g} s", final=True
             ) from problem
         except ChannelClosedError as problem:
             raise Failure(Outcome.RUNTIME_ERROR, stage, "the candidate's process ended", gone=True) from problem
@@ -153,7 +171,8 @@ class Cell:
         if "error" in reply:
             for fd in received:
                 os.close(fd)
-            raise Failure(Outcome(str(reply["error"])), stage, str(reply.get("text")))
+            final = reply.get("final") is True
+            raise Failure(Outcome(str(reply["error"])), stage, str(reply.get("text")), final=final)
         return reply, received
 
 

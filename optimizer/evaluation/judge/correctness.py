@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +63,11 @@ class Correctness:
         reference: the task.
         cell: the candidate.
         secret: hidden seeds derive from it.
+        pause: called between trials, when nothing runs.
     """
 
-    def __init__(self, reference: Reference, cell: Cell, secret: int) -> None:
+    def __init__(self, reference: Reference, cell: Cell, secret: int, pause: Callable[[], None] = lambda: None) -> None:
+        self._pause = pause
         self._reference = reference
         self._cell = cell
         self._secret = secret
@@ -79,6 +82,7 @@ class Correctness:
         checked = Checked()
         for trial in plan(self._secret, seeds, self._reference.has_awkward_shape):
             self._run(trial, checked)
+            self._pause()
         missing = _CONTROLS - self._decisive
         if missing:
             raise Failure(
@@ -174,6 +178,7 @@ class Correctness:
             bounds = bounds_of(answer)
             if bounds is not None:
                 variants.append(PlainTrial(case=case, answer=answer, bounds=bounds))
+            self._pause()
         return variants
 
     def _twice(self, checked: Checked) -> None:

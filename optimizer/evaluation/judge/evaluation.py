@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from artifacts.measurement import GuardFinding, Timing
 from artifacts.outcome import Outcome
 from optimizer.evaluation.baselines import time_baselines
+from optimizer.evaluation.bound import Bound
 from optimizer.evaluation.clock import clock_for
+from optimizer.evaluation.gate import Gate
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.correctness import Checked, Correctness
 from optimizer.evaluation.judge.failure import Failure
-from optimizer.evaluation.judge.physics import bound_of, counted_profile, possible
+from optimizer.evaluation.judge.physics import bound_of, counted_profile, possible, work_of
 from optimizer.evaluation.judge.reference import Reference
 from optimizer.evaluation.judge.remote_clock import CellCalls, RemoteClock
 from optimizer.evaluation.judge.runtime_guard import does_the_work, kernels_matter, operators_of, own_kernels_run
+from optimizer.evaluation.judge.stopwatch import Stopwatch
 from optimizer.evaluation.judge.task_module import load_task_module
 from optimizer.evaluation.judge.trials import derive_seed
-from optimizer.evaluation.judge.watch import disagree, seen_from_outside, timed_outputs_right, unseen_cost_the_same
+from optimizer.evaluation.judge.watch import (
+    UnseenInputs,
+    disagree,
+    seen_from_outside,
+    timed_outputs_right,
+    unseen_cost_the_same,
+)
 from optimizer.evaluation.timing import TimingSettings, compare, time_callable
 
 _SUSPICIOUS = 10.0
 """Speed-ups over eager above this are measured again in a fresh process."""
+_BASELINE_WARMUP_S = 0.03
 
 
 class Evaluation:
@@ -36,51 +48,59 @@ class Evaluation:
         more_cells: gives another fresh process.
         scratch: folder for the task's module.
         folder: where measured ceilings of the device are kept.
+        gate: to the device, which others load and check on meanwhile.
 
     Attributes:
+        watch: seconds by stage.
         checks: what was checked and held so far.
         notes: what a reader must know.
         findings: what the run-time guard saw and let pass.
     """
 
     def __init__(
-        self, job: EvaluationJob, cell: Cell, more_cells: Callable[[], Cell], *, scratch: Path, folder: Path
+        self,
+        job: EvaluationJob,
+        cell: Cell,
+        more_cells: Callable[[], Cell],
+        *,
+        scratch: Path,
+        folder: Path,
+        gate: Gate,
     ) -> None:
         self._job = job
         self._cell = cell
         self._more_cells = more_cells
         self._scratch = scratch
         self._folder = folder
+        self._gate = gate
         self._settings = timing_settings(job)
+        self.watch = Stopwatch()
         self.checks: list[str] = []
         self.notes: list[str] = []
         self.findings: list[GuardFinding] = []
 
     def run(self) -> dict[str, Any]:
-        """Fields of a correct measurement.
+        """Fields of a correct measurement. The caller has entered the gate.
 
         Raises:
             Failure: any other verdict.
             BadTaskError: the task itself does not work.
         """
-        exact_arithmetic()
-        self._cell.load(self._job.candidate_source)
-        self.notes += self._cell.build_notes
-        reference = Reference(load_task_module(self._job.task_source, self._scratch), self._job.backend)
-        checked = Correctness(reference, self._cell, self._job.seed).check(self._job.settings.seeds)
+        reference = self._begin()
+        checked = Correctness(reference, self._cell, self._job.seed, self._gate.give_way).check(
+            self._job.settings.seeds
+        )
         self.checks += checked.checks
         self.notes += checked.notes
+        self.watch.lap("correctness")
         self._guard_work(checked)
-        timing = self._time(self._cell, checked)
-        bound = bound_of(checked.variants[0].case, self._job.backend, self._folder)
-        possible(bound, checked.variants[0].case, timing, self._job.backend)
-        baselines = self._time_baselines(checked)
+        timing, baselines, bound = self._measured(reference, checked)
         timing = self._timed_again(timing, baselines["eager"], checked)
         fields = self._against_incumbent(checked) if self._job.incumbent_source else {}
         timing = fields.pop("timing", timing)
-        self._guard_caches(reference)
         kernels_matter(self._cell, checked.variants[0], self._job.backend)
         self.checks.append("own kernels matter")
+        self.watch.lap("guards")
         return {
             "outcome": Outcome.CORRECT,
             "stage": "timing",
@@ -91,10 +111,45 @@ class Evaluation:
             **fields,
         }
 
-    def _guard_caches(self, reference: Reference) -> None:
-        secret = derive_seed(self._job.seed, "unseen")
-        unseen_cost_the_same(self._cell, lambda index: reference.inputs(secret + index), self._job.backend)
+    def _begin(self) -> Reference:
+        """Both processes take the device, the candidate is loaded, then the task."""
+        self._start(self._cell)
+        exact_arithmetic()
+        self.watch.lap("start")
+        self._cell.load(self._job.candidate_source)
+        self.notes += self._cell.build_notes
+        self.watch.lap("load")
+        self._gate.give_way()
+        return Reference(load_task_module(self._job.task_source, self._scratch), self._job.backend)
+
+    def _start(self, cell: Cell) -> None:
+        """Let the cell start its device, and start our own meanwhile."""
+        if self._job.backend == "cuda":
+            import torch
+
+            cell.start()
+            torch.cuda.synchronize()
+
+    def _measured(self, reference: Reference, checked: Checked) -> tuple[Timing, dict[str, Timing], Bound]:
+        """All that has to be timed with nobody else on the device, prepared beforehand."""
+        case, backend = checked.variants[0].case, self._job.backend
+        calls = self._prepare(self._cell, checked)
+        unseen = UnseenInputs(reference, derive_seed(self._job.seed, "unseen"))
+        work = work_of(case)
+        self.watch.lap("preparation")
+        with self._gate.alone():
+            self.watch.lap("waiting to time")
+            timing = self._timed(calls, checked)
+            bound = bound_of(work, backend, self._folder)
+            possible(work, bound, timing, backend, self._folder)
+            baselines = self._time_baselines(("eager",), checked)
+            unseen_cost_the_same(self._cell, unseen, backend)
+            self.watch.lap("timing")
         self.checks.append("unseen inputs cost the same")
+        others = tuple(name for name in dict.fromkeys(self._job.settings.baselines) if name != "eager")
+        baselines |= self._time_baselines(others, checked, self._gate.alone)
+        self.watch.lap("baselines")
+        return timing, baselines, bound
 
     def _guard_work(self, checked: Checked) -> None:
         case = checked.variants[0].case
@@ -116,21 +171,27 @@ class Evaluation:
         cell.hold([trial.case.inputs for trial in checked.variants])
         return CellCalls(cell, len(checked.variants), derive_seed(self._job.seed, "timing"))
 
-    def _time(self, cell: Cell, checked: Checked) -> Timing:
-        """Time a cell's candidate and make sure that it was the real thing."""
-        timing = time_callable(self._prepare(cell, checked), RemoteClock(), self._settings)
-        timed_outputs_right(cell, checked.variants, self._job.backend)
-        seen_from_outside(cell, len(checked.variants), timing, self._job.backend)
-        timed_outputs_right(cell, checked.variants, self._job.backend)
+    def _timed(self, calls: CellCalls, checked: Checked) -> Timing:
+        """Time a prepared cell's candidate and make sure that it was the real thing."""
+        cell, backend = calls.cell, self._job.backend
+        timing = time_callable(calls, RemoteClock(), self._settings)
+        timed_outputs_right(cell, checked.variants, backend)
+        seen_from_outside(cell, len(checked.variants), timing, backend)
+        timed_outputs_right(cell, checked.variants, backend)
         self.checks.append("timed outputs right, time plausible from outside")
         return timing
 
-    def _time_baselines(self, checked: Checked) -> dict[str, Timing]:
-        case, job = checked.variants[0].case, self._job
-        names = tuple(dict.fromkeys(("eager", *job.settings.baselines)))
-        found, notes = time_baselines(
-            names, case.model, case.inputs, job.backend, clock_for(job.backend), self._settings
-        )
+    def _time_baselines(
+        self,
+        names: Sequence[str],
+        checked: Checked,
+        alone: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> dict[str, Timing]:
+        case, backend = checked.variants[0].case, self._job.backend
+        settings = self._settings
+        if backend == "cuda":  # the candidate has just warmed the device
+            settings = dataclasses.replace(settings, warmup_s=_BASELINE_WARMUP_S)
+        found, notes = time_baselines(names, case.model, case.inputs, backend, clock_for(backend), settings, alone)
         exact_arithmetic()
         self.notes += notes
         return found
@@ -139,8 +200,9 @@ class Evaluation:
         """A surprising speed-up must show again in a fresh process; the slower figure counts."""
         if eager.median_us < _SUSPICIOUS * timing.median_us:
             return timing
-        cell = self._fresh(self._job.candidate_source)
-        again = self._time(cell, checked)
+        calls = self._prepare(self._fresh(self._job.candidate_source), checked)
+        with self._gate.alone():
+            again = self._timed(calls, checked)
         if disagree(timing, again):
             message = f"two fresh processes measured {timing.median_us:.1f} and {again.median_us:.1f} µs"
             finding = GuardFinding(rule="unsteady", message=message)
@@ -156,11 +218,14 @@ class Evaluation:
         """
         other = self._fresh(self._job.incumbent_source)
         mine, theirs = self._prepare(self._cell, checked), self._prepare(other, checked)
-        verdict = compare(mine, theirs, RemoteClock(), self._settings)
+        with self._gate.alone():
+            verdict = compare(mine, theirs, RemoteClock(), self._settings)
         return {"timing": verdict.candidate, "incumbent": verdict.incumbent, "faster_than_incumbent": verdict.faster}
 
     def _fresh(self, source: str) -> Cell:
         cell = self._more_cells()
+        if self._job.backend == "cuda":
+            cell.start()
         cell.load(source)
         return cell
 

@@ -13,14 +13,22 @@ class Failure(Exception):  # noqa: N818 - no error of the program: it carries a 
         outcome, stage, reason: fields of the measurement.
         findings: what the guard saw.
         gone: the candidate's process ended by itself; its exit status says more.
+        final: the same would happen with a device in sight; of interest where the candidate was loaded without one.
     """
 
     def __init__(
-        self, outcome: Outcome, stage: str, reason: str, findings: tuple[GuardFinding, ...] = (), gone: bool = False
+        self,
+        outcome: Outcome,
+        stage: str,
+        reason: str,
+        findings: tuple[GuardFinding, ...] = (),
+        gone: bool = False,
+        final: bool = False,
     ) -> None:
         self.outcome = outcome
         self.stage = stage
         self.reason = reason
         self.findings = findings
         self.gone = gone
+        self.final = final
         super().__init__(reason)

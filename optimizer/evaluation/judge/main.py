@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -12,18 +13,21 @@ from artifacts.codec import decode, encode
 from artifacts.errors import BadTaskError
 from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
+from optimizer.evaluation.gate import DeviceGate, Gate, OpenGate, device_alone
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.evaluation import Evaluation
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.process.channel import Channel
+from optimizer.evaluation.process.transport import sender_for
 
 
 def run(spec: dict[str, Any], fds: list[int]) -> None:
     """Judge one job and send its measurement.
 
     Args:
-        spec: ``job`` (encoded), ``scratch``, ``folder`` (ceilings), ``device`` (index), ``cell_pid``, ``device_name``.
+        spec: ``job`` (encoded), ``scratch``, ``folder`` (ceilings), ``device`` (index), ``cell_pid``, ``device_name``,
+            ``device_key`` (names its locks), ``alone`` (hold the device from the first to the last moment).
         fds: the worker's channel and the cell's channel.
     """
     job = decode(EvaluationJob, spec["job"])
@@ -36,24 +40,40 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
         reply, received = worker.receive()
         return _cell(received[0], job, reply["pid"])
 
-    start = time.monotonic()
+    gate = _gate(spec, worker)
     evaluation = Evaluation(
         job,
         _cell(fds[1], job, spec["cell_pid"]),
         another_cell,
         scratch=Path(spec["scratch"]),
         folder=Path(spec["folder"]),
+        gate=gate,
     )
-    fields, gone = _verdict(evaluation)
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        if spec["alone"]:
+            stack.enter_context(device_alone(spec["device_key"]))
+            start = time.monotonic()
+        gate.enter()
+        stack.callback(gate.leave)
+        fields, gone = _verdict(evaluation)
     fields["findings"] = (*evaluation.findings, *fields.get("findings", ()))
     measurement = Measurement(
         device=spec["device_name"],
-        gpu_s=time.monotonic() - start,
+        gpu_s=time.monotonic() - start - gate.waited_s,
         notes=tuple(evaluation.notes),
         checks=tuple(evaluation.checks),
         **fields,
     )
-    worker.send({"measurement": encode(measurement), "gone": gone})
+    seconds = {**evaluation.watch.seconds, "waiting": gate.waited_s}
+    worker.send({"measurement": encode(measurement), "gone": gone, "seconds": seconds})
+
+
+def _gate(spec: dict[str, Any], worker: Channel) -> Gate:
+    """On a CPU the worker holds the machine for the whole evaluation; on a CUDA device others load meanwhile."""
+    if spec["job"]["backend"] == "cpu" or spec["alone"]:
+        return OpenGate()
+    return DeviceGate(spec["device_key"], lambda waits: worker.send({"waits": waits}))
 
 
 def _verdict(evaluation: Evaluation) -> tuple[dict[str, Any], bool]:
@@ -73,4 +93,5 @@ def _verdict(evaluation: Evaluation) -> tuple[dict[str, Any], bool]:
 
 
 def _cell(fd: int, job: EvaluationJob, pid: int) -> Cell:
-    return Cell(Channel(socket.socket(fileno=fd)), job.settings.run_timeout_s, pid)
+    channel = Channel(socket.socket(fileno=fd))
+    return Cell(channel, job.settings.run_timeout_s, pid, sender=sender_for(job.backend))

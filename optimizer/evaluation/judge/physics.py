@@ -6,7 +6,7 @@ from pathlib import Path
 
 from artifacts.measurement import Bottleneck, EvidenceLevel, GuardFinding, Profile, Timing
 from artifacts.outcome import Outcome
-from optimizer.evaluation.bound import Bound, Ceilings, cached_ceilings, count_work, measure_ceilings, speed_of_light
+from optimizer.evaluation.bound import Bound, Work, cached_ceilings, count_work, improved_ceilings, speed_of_light
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.judge.reference import Case
 
@@ -15,20 +15,20 @@ _SLACK = {"cuda": 1.0, "cpu": 4.0}
 _LAUNCH_US = 8.0
 
 
-def bound_of(case: Case, backend: str, folder: Path) -> Bound:
-    """The least time this device can need for a case; ceilings are measured once and kept in ``folder``."""
-    return _bound(case, cached_ceilings(backend, folder))
+def work_of(case: Case) -> Work:
+    """What a case asks for at least, counted on the reference."""
+    return count_work(case.model, case.inputs, [*case.model.parameters(), *case.model.buffers()])
 
 
-def _bound(case: Case, ceilings: Ceilings) -> Bound:
-    state = [*case.model.parameters(), *case.model.buffers()]
-    return speed_of_light(count_work(case.model, case.inputs, state), ceilings)
+def bound_of(work: Work, backend: str, folder: Path) -> Bound:
+    """The least time this device can need; the best ceilings ever measured are kept in ``folder``."""
+    return speed_of_light(work, cached_ceilings(backend, folder))
 
 
-def possible(bound: Bound, case: Case, timing: Timing, backend: str) -> None:
+def possible(work: Work, bound: Bound, timing: Timing, backend: str, folder: Path) -> None:
     """Fail a time that no kernel can reach; the ceilings are measured again before they are believed."""
     reached = timing.median_us * _SLACK[backend]
-    if bound.is_impossible(reached) and _bound(case, measure_ceilings(backend)).is_impossible(reached):
+    if bound.is_impossible(reached) and speed_of_light(work, improved_ceilings(backend, folder)).is_impossible(reached):
         message = f"{timing.median_us:.2f} µs is below the physical bound of {bound.time_us:.2f} µs"
         finding = GuardFinding(rule="below_bound", message=message)
         raise Failure(Outcome.REJECTED, "timing", message, findings=(finding,))

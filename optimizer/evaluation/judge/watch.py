@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from artifacts.measurement import GuardFinding, Timing
@@ -13,10 +13,12 @@ from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.compare import output_problem
 from optimizer.evaluation.judge.correctness import PlainTrial
 from optimizer.evaluation.judge.failure import Failure
+from optimizer.evaluation.judge.reference import Reference
 
 _BATCH_S = 0.03
 _MOST_CALLS = 2000
 _ATTEMPTS = 5
+_UNSEEN = 3
 _SHARE = 0.4
 """A cold-cache time below this share of the warm time seen from outside is a lie, not noise."""
 _CACHE_GAIN = 3.0
@@ -62,15 +64,42 @@ def timed_outputs_right(cell: Cell, trials: Sequence[PlainTrial], device: str) -
             raise Failure(Outcome.REJECTED, "timing", message, findings=(finding,))
 
 
-def unseen_cost_the_same(cell: Cell, fresh_inputs: Callable[[int], list[Any]], backend: str) -> None:
+class UnseenInputs:
+    """Inputs that no candidate has seen, the first few made ahead so that nobody waits for them.
+
+    Args:
+        reference: makes them.
+        seed: of the first one.
+    """
+
+    def __init__(self, reference: Reference, seed: int) -> None:
+        self._reference = reference
+        self._seed = seed
+        self._next = 0
+        self._ahead = self.draw()
+
+    def draw(self) -> list[list[Any]]:
+        """Three inputs never given before."""
+        seeds = range(self._seed + self._next, self._seed + self._next + _UNSEEN)
+        self._next += _UNSEEN
+        return [self._reference.inputs(seed) for seed in seeds]
+
+    def take(self) -> list[list[Any]]:
+        """Three inputs never given before, at once the first time."""
+        ahead, self._ahead = self._ahead, []
+        return ahead or self.draw()
+
+
+def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str) -> None:
     """Time calls on inputs that the candidate has never seen, then the same again.
 
     Raises:
         Failure: contents seen before are answered much faster, so answers are kept somewhere.
     """
-    for attempt in range(_ATTEMPTS):
-        cell.hold([fresh_inputs(3 * attempt + index) for index in range(3)])
-        first, again = statistics.median(cell.time([0, 1, 2])), statistics.median(cell.time([0, 1, 2]))
+    order = list(range(_UNSEEN))
+    for _ in range(_ATTEMPTS):
+        cell.hold(unseen.take())
+        first, again = statistics.median(cell.time(order)), statistics.median(cell.time(order))
         if first <= _CACHE_GAIN * again + _HOST_US[backend]:
             return
     message = f"inputs seen for the first time take {first:.1f} µs, the same again {again:.1f} µs"

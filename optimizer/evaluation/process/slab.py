@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -31,19 +31,29 @@ def write_slab(tensors: Sequence[torch.Tensor]) -> tuple[int, list[dict[str, Any
     Entries hold dtype, shape, stride (elements) and offset (bytes); dense layouts are kept, others
     become contiguous.
     """
+    dense, offsets, end = arranged(tensors)
+    fd = os.memfd_create("slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    if end:
+        os.ftruncate(fd, end)
+        with mmap.mmap(fd, end) as memory:
+            place(dense, offsets, memory)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd, entries_of(dense, offsets)
+
+
+def arranged(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[int], int]:
+    """Tensors without gaps, an aligned offset for each, and the bytes that all of them take."""
     dense = [_dense(tensor.detach()) for tensor in tensors]
     offsets, end = [], 0
     for tensor in dense:
         offsets.append(end)
         end += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
-    fd = os.memfd_create("slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    if end:
-        os.ftruncate(fd, end)
-        with mmap.mmap(fd, end) as memory:
-            for tensor, offset in zip(dense, offsets, strict=True):
-                _place(tensor, memory, offset)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    return fd, [
+    return dense, offsets, end
+
+
+def entries_of(dense: Sequence[torch.Tensor], offsets: Sequence[int]) -> list[dict[str, Any]]:
+    """What a reader must know of each tensor."""
+    return [
         {
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
@@ -60,19 +70,41 @@ def read_slab(fd: int, entries: Sequence[Mapping[str, Any]], limit_bytes: int) -
     Raises:
         SlabError: an entry is malformed, larger than ``limit_bytes`` in all, or past the file's end.
     """
-    tensors = []
-    left = limit_bytes
     memory = _mapped(fd)
+    return [
+        (_read(fd, part.offset, part.size, part.dtype) if memory is None else view(memory, part)).as_strided(
+            part.shape, part.stride
+        )
+        for part in parts_of(entries, limit_bytes)
+    ]
+
+
+class Part(NamedTuple):
+    """One tensor of a slab: ``offset`` and ``size`` in bytes."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    size: int
+
+
+def parts_of(entries: Sequence[Mapping[str, Any]], limit_bytes: int) -> list[Part]:
+    """Entries that nobody has vouched for, checked.
+
+    Raises:
+        SlabError: one is malformed, or all together are larger than ``limit_bytes``.
+    """
+    parts = []
+    left = limit_bytes
     for entry in entries:
         dtype, shape, stride, offset = _checked(entry)
-        span = _span(shape, stride)
-        size = span * dtype.itemsize
+        size = _span(shape, stride) * dtype.itemsize
         left -= size
         if left < 0:
             raise SlabError(f"more than {limit_bytes} bytes of tensors")
-        flat = _read(fd, offset, size, dtype) if memory is None else _view(memory, offset, size, dtype)
-        tensors.append(flat.as_strided(shape, stride))
-    return tensors
+        parts.append(Part(dtype, shape, stride, offset, size))
+    return parts
 
 
 def _mapped(fd: int) -> mmap.mmap | None:
@@ -87,14 +119,19 @@ def _mapped(fd: int) -> mmap.mmap | None:
     return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-def _view(memory: mmap.mmap, offset: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+def view(memory: mmap.mmap, part: Part) -> torch.Tensor:
+    """A part's memory as a flat tensor, not copied.
+
+    Raises:
+        SlabError: it is not inside the mapping.
+    """
     import torch
 
-    if not size:
-        return torch.empty(0, dtype=dtype)
-    if offset % _ALIGNMENT or offset + size > len(memory):
+    if not part.size:
+        return torch.empty(0, dtype=part.dtype)
+    if part.offset % _ALIGNMENT or part.offset + part.size > len(memory):
         raise SlabError("slab ends before its tensors")
-    return torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize, offset=offset)
+    return torch.frombuffer(memory, dtype=part.dtype, count=part.size // part.dtype.itemsize, offset=part.offset)
 
 
 def _read(fd: int, offset: int, size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -141,11 +178,11 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return plain.resolve_conj().resolve_neg()
 
 
-def _place(tensor: torch.Tensor, memory: mmap.mmap, offset: int) -> None:
-    """Copy a dense tensor's memory, from whatever device, to ``offset`` of the mapping."""
+def place(dense: Sequence[torch.Tensor], offsets: Sequence[int], memory: mmap.mmap) -> None:
+    """Copy dense tensors, from whatever device, to their offsets in a mapping."""
     import torch
 
-    count = tensor.numel()
-    if count:
-        target = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=offset)
-        target.copy_(tensor.as_strided((count,), (1,)))
+    for tensor, offset in zip(dense, offsets, strict=True):
+        if count := tensor.numel():
+            target = torch.frombuffer(memory, dtype=tensor.dtype, count=count, offset=offset)
+            target.copy_(tensor.as_strided((count,), (1,)))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import UnavailableError
-from optimizer.evaluation.process.channel import ChannelClosedError, ChannelTimeoutError, channel_pair
+from optimizer.evaluation.process.channel import ChannelClosedError, channel_pair
 
 _START_S = 120.0
 _KEPT = (
@@ -56,7 +56,10 @@ class Child:
 
 
 class ForkServer:
-    """Starts children quickly. Close it to end everything it started."""
+    """Starts children quickly. Close it to end everything it started.
+
+    It lives as long as the thread that made it. Its imports go on after the constructor has returned.
+    """
 
     def __init__(self) -> None:
         self._control, theirs = channel_pair()
@@ -68,12 +71,8 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        try:
-            self._control.receive(_START_S)
-        except (ChannelClosedError, ChannelTimeoutError) as problem:
-            self._process.kill()
-            self._process.wait()
-            raise UnavailableError(f"the evaluation process did not start: {problem}", "is torch installed?") from None
+        self._ready = threading.Event()
+        self._gone = False
         self._tickets = itertools.count(1)
         self._children: dict[int, Child] = {}
         self._lock = threading.Lock()
@@ -85,12 +84,22 @@ class ForkServer:
         """Process id of the server itself."""
         return self._process.pid
 
+    def wait_ready(self) -> None:
+        """Return when the server has imported what children need.
+
+        Raises:
+            UnavailableError: it has ended or takes too long.
+        """
+        if not self._ready.wait(_START_S) or self._gone:
+            raise UnavailableError("the evaluation process did not start", "is torch installed?")
+
     def spawn(self, entry: str, spec: Mapping[str, Any], fds: Sequence[int]) -> Child:
         """Start ``entry`` with ``spec`` (JSON-ready) and duplicates of ``fds``.
 
         Raises:
             UnavailableError: the server is gone.
         """
+        self.wait_ready()
         with self._lock:
             child = Child(self, next(self._tickets))
             self._children[child.ticket] = child
@@ -111,8 +120,9 @@ class ForkServer:
         """End the server and all children."""
         with self._lock, contextlib.suppress(OSError):
             self._control.shutdown()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+        if self._ready.is_set():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
         self._process.kill()
         self._process.wait()
         self._reader.join(5)
@@ -120,10 +130,14 @@ class ForkServer:
 
     def _read(self) -> None:
         try:
+            self._control.receive()
+            self._ready.set()
             while True:
                 message, _ = self._control.receive()
                 self._note(message)
         except ChannelClosedError:
+            self._gone = True
+            self._ready.set()
             for child in list(self._children.values()):
                 child.started.set()
                 child.ended.set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +16,16 @@ from hypothesis import strategies as st
 from optimizer.evaluation.process.channel import Channel, ChannelClosedError, ChannelTimeoutError, channel_pair
 from optimizer.evaluation.process.slab import SlabError, read_slab, write_slab
 from optimizer.evaluation.process.spawn import ForkServer
-from optimizer.evaluation.process.transport import pack, unpack
+from optimizer.evaluation.process.transport import (
+    Receiver,
+    Sender,
+    SlabReceiver,
+    SlabSender,
+    WindowReceiver,
+    WindowSender,
+)
 from optimizer.evaluation.process.values import join, split
+from optimizer.evaluation.process.window import Window
 
 
 @pytest.fixture
@@ -90,14 +100,84 @@ def test_a_slab_that_lies_is_refused(change: dict[str, object]) -> None:
     os.close(fd)
 
 
-def test_values_travel_with_their_structure() -> None:
-    values = [torch.ones(2), {"a": (1, torch.zeros(3, dtype=torch.int64))}, None, "text"]
-    message, fd = pack(values)
-    back = unpack(message, fd, "cpu")
-    os.close(fd)
+Pair = tuple[Sender, Receiver]
+
+
+@pytest.fixture(params=["slab", "window"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    ends = (SlabSender(), SlabReceiver()) if request.param == "slab" else (WindowSender("cpu"), WindowReceiver("cpu"))
+    yield ends
+    ends[0].close()
+
+
+def carried(pair: Pair, values: object) -> Any:
+    with pair[0].packed(values) as (message, fds):
+        return pair[1].unpack(json.loads(json.dumps(message)), fds)
+
+
+def replied(pair: Pair, tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+    reply, fds = pair[1].deliver(tensors, inputs)
+    both = pair[0].read(reply, fds, "tensors", 1 << 30), pair[0].read(reply, fds, "inputs", 1 << 30)
+    for fd in fds:
+        os.close(fd)
+    return both
+
+
+def test_values_travel_with_their_structure(pair: Pair) -> None:
+    back = carried(pair, [torch.ones(2), {"a": (1, torch.zeros(3, dtype=torch.int64))}, None, "text"])
     assert back[1]["a"][0] == 1
     assert torch.equal(back[1]["a"][1], torch.zeros(3, dtype=torch.int64))
     assert back[2:] == [None, "text"]
+
+
+def test_values_without_tensors_travel_too(pair: Pair) -> None:
+    assert carried(pair, [1, "two"]) == [1, "two"]
+
+
+def test_replies_come_back_in_two_lists_whatever_their_size(pair: Pair) -> None:
+    for size in (3, 3_000_000, 5):
+        carried(pair, [torch.zeros(4)])
+        outputs, inputs = replied(pair, [torch.full((size,), 2.0)], [torch.ones(2), torch.zeros(0)])
+        assert outputs[0].shape == (size,)
+        assert float(outputs[0].mean()) == 2.0
+        assert [list(tensor.shape) for tensor in inputs] == [[2], [0]]
+
+
+def test_what_was_read_stays_when_the_other_side_writes_again(pair: Pair) -> None:
+    carried(pair, [torch.zeros(4)])
+    (first,), _ = replied(pair, [torch.full((4,), 1.0)], [])
+    replied(pair, [torch.full((4,), 9.0)], [])
+    carried(pair, [torch.full((4,), 7.0)])
+    assert first.tolist() == [1.0] * 4
+
+
+def test_values_sent_before_stay_when_more_are_sent(pair: Pair) -> None:
+    kept = carried(pair, [torch.full((4,), 1.0)])[0]
+    carried(pair, [torch.full((4_000_000,), 2.0)])
+    carried(pair, [torch.full((4,), 3.0)])
+    assert kept.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "load"}, {"shape": [1 << 40]}, {"stride": [1, 1]}, {"offset": -1}, {"offset": 1 << 30}]
+)
+def test_a_reply_that_lies_is_refused(pair: Pair, change: dict[str, object]) -> None:
+    carried(pair, [torch.zeros(4)])
+    reply, fds = pair[1].deliver([torch.ones(4)], [])
+    with pytest.raises(SlabError):
+        pair[0].read({**reply, "tensors": [{**reply["tensors"][0], **change}]}, fds, "tensors", 1 << 30)
+    with pytest.raises(SlabError, match="more than"):
+        pair[0].read(reply, fds, "tensors", 3)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_nobody_can_change_the_size_of_a_window() -> None:
+    window = Window.of_size(100, pinned=False)
+    for size in (0, window.size * 2):
+        with pytest.raises(PermissionError):
+            os.ftruncate(window.fd, size)
+    window.close()
 
 
 def test_split_and_join_are_inverse() -> None:
@@ -110,6 +190,7 @@ def test_split_and_join_are_inverse() -> None:
 def test_the_fork_server_has_one_thread_so_that_its_forks_are_safe() -> None:
     server = ForkServer()
     try:
+        server.wait_ready()
         assert len(os.listdir(f"/proc/{server.pid}/task")) == 1  # noqa: PTH208 - numbers of threads, not paths
     finally:
         server.close()
