@@ -14,7 +14,7 @@ from artifacts.candidate import Language, source_hash
 from artifacts.errors import BadInputError, UnavailableError
 from artifacts.runlog import RunLog
 from optimizer.evaluation.job import EvaluationSettings
-from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, read_manifest
+from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, pool_path, read_manifest
 from optimizer.run.opening import load_memory, task_entry
 from optimizer.search.settings import SearchSettings
 from optimizer.tasks import Task
@@ -101,6 +101,11 @@ def _device(options: Mapping[str, Any], known: RunManifest | None) -> str:
         return known.device
     if options["backend"] == "cpu":
         return "cpu"
+    pool = pool_path(options["evaluator"])
+    if pool is not None:
+        from optimizer.evaluation.pool.evaluator import device_name
+
+        return device_name(pool, options["backend"])
     if options["evaluator"] == "files":
         raise BadInputError("measurements come from elsewhere and the device is not named", "give --device, e.g. h200")
     return _gpu_name()

@@ -1,7 +1,8 @@
-"""``python -P -m optimizer.evaluation.worker JOBS --out RESULTS``: evaluate a file of jobs on this host.
+"""``python -P -m optimizer.evaluation.worker JOBS --out RESULTS``, or ``--pool DIR``: evaluate jobs on this host.
 
 Needs torch and the standard library only. Each result is one line, flushed to disk when it is known,
 so a killed worker loses nothing; started again with the same files it goes on with what is missing.
+A pool is a folder that several hosts see; start one worker a GPU: ``--pool DIR --devices 0``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +18,11 @@ from pathlib import Path
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, HtamError
 from artifacts.measurement import Measurement
+from optimizer.evaluation.hosts import devices_of
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.local import LocalEvaluator, LocalSettings
+from optimizer.evaluation.pool.folder import PoolFolder
+from optimizer.evaluation.pool.serving import PoolWorker
 
 
 def read_jobs(path: Path) -> list[EvaluationJob]:
@@ -82,8 +87,11 @@ def write_results(path: Path, results: Iterator[tuple[str, Measurement]]) -> int
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the worker; returns the exit code."""
     parser = argparse.ArgumentParser(prog="optimizer.evaluation.worker", description=__doc__)
-    parser.add_argument("jobs", type=Path, help="JSONL, one evaluation job a line")
-    parser.add_argument("--out", type=Path, required=True, help="JSONL of results; finished jobs in it are skipped")
+    parser.add_argument("jobs", type=Path, nargs="?", help="JSONL, one evaluation job a line")
+    parser.add_argument("--out", type=Path, help="JSONL of results; finished jobs in it are skipped")
+    parser.add_argument("--pool", type=Path, help="folder from which jobs are pulled, in place of JOBS")
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda", help="of the pool's jobs to take")
+    parser.add_argument("--idle-s", type=float, default=None, help="leave the pool after so many seconds without a job")
     parser.add_argument("--devices", default="", help="CUDA device indices, e.g. 0,1; all by default")
     parser.add_argument("--builders", type=int, default=0, help="candidates that build at a time; all cores by default")
     parser.add_argument("--cache", type=Path, default=None, help="folder of built libraries")
@@ -92,8 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         devices = tuple(int(part) for part in options.devices.split(",") if part.strip())
     except ValueError:
         parser.error(f"--devices wants numbers separated by commas, got {options.devices!r}")
+    if options.pool is None and (options.jobs is None or options.out is None):
+        parser.error("give JOBS and --out, or --pool")
     try:
-        return _run(options, devices)
+        return _run(options, devices) if options.pool is None else _serve(options, devices)
     except HtamError as problem:
         sys.stderr.write(f"worker: {problem}\n")
         return 1
@@ -108,6 +118,27 @@ def _run(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
     evaluator = LocalEvaluator(options.builders, LocalSettings(devices=devices, cache=options.cache))
     try:
         write_results(options.out, evaluator.evaluate(waiting))
+    finally:
+        evaluator.close()
+    return 0
+
+
+def _serve(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
+    """Serve a pool until a signal: the first one lets what is under way finish, a second one drops it."""
+    lent = devices_of(options.backend, devices)
+    pool = PoolFolder(options.pool)
+    evaluator = LocalEvaluator(options.builders, LocalSettings(devices=devices, cache=options.cache))
+    lanes = options.builders or os.cpu_count() or 1
+    worker = PoolWorker(pool, evaluator, lent, lanes=lanes, idle_s=options.idle_s)
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        worker.serve()
     finally:
         evaluator.close()
     return 0

@@ -109,8 +109,19 @@ class RunManifest:
     code_version: str = ""
 
     def __post_init__(self) -> None:
-        if self.evaluator not in ("local", "files"):
-            raise ValueError(f"evaluator is local or files, got {self.evaluator!r}")
+        if self.evaluator not in ("local", "files") and self.pool is None:
+            raise ValueError(f"evaluator is local, files or pool:DIR, got {self.evaluator!r}")
+
+    @property
+    def pool(self) -> Path | None:
+        """Folder of the pool whose workers measure; None where another evaluator does."""
+        return pool_path(self.evaluator)
+
+
+def pool_path(evaluator: str) -> Path | None:
+    """The folder that ``pool:DIR`` names; None for anything else."""
+    kind, _, folder = evaluator.partition(":")
+    return Path(folder) if kind == "pool" and folder else None
 
 
 FREE = ("run_id", "code_version", "store")

@@ -15,6 +15,8 @@ CASSETTE = "cassette.jsonl"
 """Recording of a run's answers, in its directory."""
 
 BATCHES = "batches.jsonl"
+POOL_LANES = 32
+"""Batches under way at a time where others measure: a batch ends with its slowest job, and waiting costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,10 @@ def make_bench(manifest: RunManifest, resources: Resources) -> Bench | None:
     """The bench that a run's ``evaluator`` names; None when measurements come through files."""
     if manifest.evaluator == "files":
         return None
+    if manifest.pool is not None:
+        from optimizer.evaluation.pool.evaluator import PoolEvaluator
+
+        return Bench(PoolEvaluator(manifest.pool), lanes=POOL_LANES)
     from optimizer.evaluation.local import LocalEvaluator
 
     return Bench(LocalEvaluator(workers=resources.workers))

@@ -57,7 +57,7 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--store", default="memories", show_default=True, help="Folder or fsspec URL that holds memories.")
 @click.option("--backend", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--llm", required=True, help="openai:MODEL, batch:MODEL, replay:FILE or files[:MODEL].")
-@click.option("--evaluator", type=click.Choice(["local", "files"]), default="local", show_default=True)
+@click.option("--evaluator", default="local", show_default=True, help="local, files, or pool:DIR (see docs/flows.md).")
 @click.option("--arm", default="htam", show_default=True, help="How steps are chosen, see docs/optimizer.md.")
 @click.option("--steps", default=6, show_default=True, help="Steps a task (T).")
 @click.option("--candidates", default=1, show_default=True, help="Candidates a step (N).")
