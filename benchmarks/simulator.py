@@ -1,10 +1,10 @@
-"""All arms and the settings of direction choice in the simulator. ``python -P benchmarks/simulator.py --store STORE NAME``.
+"""All arms and settings of direction choice, simulated: ``python -P benchmarks/simulator.py --store STORE NAME``.
 
 1. Every arm over all tasks, paired with `feedback` and with `random` (directed as well, but by dice).
-2. A grid, one setting at a time, on the training half of the tasks: first around PLAIN, which asks for evidence alone,
-   then around what the first pass supports. A setting is supported when its paired interval excludes zero; of several,
-   the one that is furthest ahead.
-3. PLAIN, the supported settings and the shipped ones on the held-out half, also in two other worlds: one where only
+2. A grid, one setting at a time, on the training half of the tasks: around `plain`, which asks for evidence alone, then
+   around what that pass supports, and so on. A pass takes over the one setting that is furthest ahead among those whose
+   paired interval excludes zero; where there is none, the search is over.
+3. The plain, the supported settings and the shipped ones on the held-out half, also in two other worlds: one where only
    the task's own records count, one where a direction is nearly always followed.
 
 Writes benchmarks/results/simulator.json. docs/simulator.md says what such figures can show.
@@ -52,6 +52,7 @@ ATTENTION: dict[str, tuple[float, ...]] = {
     "overlay": (0.0, 2.0, 8.0),
     "arch_discount": (0.5, 1.0),
 }
+PASSES = 3
 WORLDS = {
     "default": WorldSettings(),
     "own records only": WorldSettings(foreign=0.0),
@@ -101,29 +102,26 @@ def variants(base: SelectionSettings) -> Iterator[tuple[str, float, SelectionSet
                 yield name, value, replace(base, attention=replace(base.attention, **{name: value}))
 
 
-def supported(stage: Stage, base: SelectionSettings, title: str) -> tuple[SelectionSettings, list[dict[str, Any]]]:
-    """``base`` with each setting that is surely better at its best value, and the figures of the whole grid."""
-    grid = {f"{name}={value:g}": (name, value, found) for name, value, found in variants(base)}
-    first, *others = stage.results(
-        [htam(title, base)] + [htam(f"{title}, {label}", found) for label, (_, _, found) in grid.items()]
-    )
+def one_pass(stage: Stage, base: SelectionSettings, title: str) -> tuple[SelectionSettings, dict[str, Any]]:
+    """``base`` with the one setting that is surely and furthest ahead of it, if any, and the figures of the grid."""
+    grid = {f"{title}, {name}={value:g}": found for name, value, found in variants(base)}
+    first, *others = stage.results([htam(title, base), *(htam(label, found) for label, found in grid.items())])
     show(f"{title}: grid on training tasks", (first, *others))
-    best: dict[str, tuple[float, float]] = {}
-    for (name, value, _), result in zip(grid.values(), others, strict=True):
-        ahead = result.difference
-        if ahead is not None and ahead.low > 0 and ahead.value > best.get(name, (0.0, 0.0))[0]:
-            best[name] = (ahead.value, value)
-    chosen = base
-    for name, (_, value) in best.items():
-        chosen = with_value(chosen, name, value)
-    return chosen, encode([first, *others])
+    ahead = {found.arm: found.difference.value for found in others if found.difference and found.difference.low > 0}
+    chosen = max(ahead, key=ahead.__getitem__, default="")
+    return grid.get(chosen, base), {"around": title, "taken over": chosen, "results": encode([first, *others])}
 
 
-def with_value(settings: SelectionSettings, name: str, value: float) -> SelectionSettings:
-    """``settings`` with one of them changed."""
-    if name in SELECTION:
-        return replace(settings, **{name: value})
-    return replace(settings, attention=replace(settings.attention, **{name: value}))
+def supported(stage: Stage, plain: SelectionSettings) -> tuple[SelectionSettings, list[dict[str, Any]]]:
+    """Settings that the training tasks support, starting from ``plain``, and all passes on the way."""
+    settings, passes = plain, []
+    for number in range(PASSES):
+        better, found = one_pass(stage, settings, "plain" if number == 0 else f"pass {number}")
+        passes.append(found)
+        if better == settings:
+            break
+        settings = better
+    return settings, passes
 
 
 def show(title: str, results: tuple[ArmResult, ...]) -> None:
@@ -186,21 +184,20 @@ def main() -> None:
     arms = all_arms(arena, options, shipped)
     stage = Stage(arena, options, training)
     plain = replace(shipped, least_lead=0.0)
-    first, around_plain = supported(stage, plain, "plain")
-    second, around_first = supported(stage, first, "first pass") if first != plain else (plain, [])
-    settings = {"plain": plain, "supported": second, "shipped": shipped}
+    best, passes = supported(stage, plain)
+    settings = {"plain": plain, "supported": best, "shipped": shipped}
     rest = held_out(memory, options, frozenset(arena.tasks) - training, settings)
     figures = {
         "memory": {"transitions": len(memory), "tasks": len(arena.tasks), "training": len(training)},
         "settings": {name: encode(one) for name, one in settings.items()}
         | {"runs": options.runs, "steps": 6, "folds": options.folds, "seed": options.seed},
         "arms": arms,
-        "grid": {"around plain": around_plain, "around the first pass": around_first, "episodes": stage.episodes},
+        "grid": {"passes": passes, "episodes": stage.episodes, "seconds": stage.seconds},
         "held out": rest,
         "seconds": time.perf_counter() - begun,
     }
     write_results("simulator", figures)
-    print(f"\nsupported: {encode(second)}\n{time.perf_counter() - begun:.0f} s")
+    print(f"\nsupported: {encode(best)}\n{time.perf_counter() - begun:.0f} s")
 
 
 if __name__ == "__main__":
