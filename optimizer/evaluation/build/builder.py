@@ -106,8 +106,12 @@ class LocalBuilder:
         raise AssertionError("a builder needs at least one route")
 
     def _candidates(self, request: BuildRequest) -> list[Route]:
+        """The first fast route that will do, then the one that decides.
+
+        After a fast route has failed the sources are usually wrong, so another fast one would only delay the verdict.
+        """
         fast = [route for route in self._routes[:-1] if request.fast and route.supports(request)]
-        return [*fast, self._routes[-1]]
+        return [*fast[:1], self._routes[-1]]
 
 
 def _result(entry: Entry, directory: Path, start: float, *, cached: bool) -> BuildResult:

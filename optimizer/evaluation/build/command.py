@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+_LOOK_S = 0.1
 
 
 class BuildTimeoutError(RuntimeError):
@@ -32,8 +35,14 @@ class Runner(Protocol):
     Contract: the command and all its children are gone when ``run`` returns or raises.
     """
 
-    def run(self, command: Sequence[str], directory: Path, timeout_s: float) -> Completed:
-        """Run ``command`` in ``directory``; raises :class:`BuildTimeoutError` past the limit."""
+    def run(
+        self, command: Sequence[str], directory: Path, timeout_s: float, stop: threading.Event | None = None
+    ) -> Completed:
+        """Run ``command`` in ``directory``; end it early once ``stop`` is set (its status then is not 0).
+
+        Raises:
+            BuildTimeoutError: it ran past the limit.
+        """
         ...
 
 
@@ -47,7 +56,9 @@ class ProcessRunner:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = dict(scrubbed_environment() if environment is None else environment)
 
-    def run(self, command: Sequence[str], directory: Path, timeout_s: float) -> Completed:
+    def run(
+        self, command: Sequence[str], directory: Path, timeout_s: float, stop: threading.Event | None = None
+    ) -> Completed:
         """See :class:`Runner`."""
         start = time.monotonic()
         environment = {**self._environment, "TMPDIR": str(directory)}
@@ -61,7 +72,7 @@ class ProcessRunner:
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=timeout_s)
+            output = _output(process, timeout_s, stop)
         except subprocess.TimeoutExpired as problem:
             raise BuildTimeoutError(f"{command[0]} ran longer than {timeout_s:.0f} s") from problem
         finally:
@@ -72,6 +83,21 @@ class ProcessRunner:
                 process.stdout.close()
         seconds = time.monotonic() - start
         return Completed(status=process.returncode, output=output.decode("utf-8", "replace"), seconds=seconds)
+
+
+def _output(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event | None) -> bytes:
+    """All that a process writes until it ends or is stopped; ``subprocess.TimeoutExpired`` past the limit."""
+    if stop is None:
+        return process.communicate(timeout=timeout_s)[0]
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return process.communicate(timeout=_LOOK_S)[0]
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise
+            if stop.is_set():
+                process.kill()
 
 
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CXX", "CC", "TMPDIR")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from optimizer.evaluation.build.precompiled import PrecompiledHeaders
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.build.route import Attempt, write_files
 from optimizer.evaluation.build.slim import OPERATORS_FILE, SlimHeaders
+from optimizer.evaluation.build.slots import CompilerSlots
 from optimizer.evaluation.build.toolchain import NVCC_DEFINES, Toolchain
 
 _BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
@@ -23,10 +25,26 @@ _BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One compiler call: the command without ``-o``, and the object it makes."""
+    """One compiler call: the command without ``-o``, and the object it makes.
+
+    ``header`` goes before the file, precompiled for ``code`` flags where that is to be had when the call begins.
+    """
 
     command: tuple[str, ...]
     object: str
+    header: Path | None = None
+    code: tuple[str, ...] = ()
+
+
+class _Order:
+    """What the calls of one build share; ``stop`` ends those that are no longer of use."""
+
+    def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int) -> None:
+        self.directory = directory
+        self.timeout_s = timeout_s
+        self.wait = wait
+        self.ticket = ticket
+        self.stop = threading.Event()
 
 
 class FastRoute:
@@ -36,16 +54,26 @@ class FastRoute:
         toolchain: compilers and folders.
         root: where slim and precompiled headers live.
         split: True cuts ``.cu`` files in two, False gives them to nvcc whole.
+        slots: where to queue for a compiler; one for each core when None.
     """
 
-    def __init__(self, toolchain: Toolchain, root: Path, *, split: bool, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        root: Path,
+        *,
+        split: bool,
+        runner: Runner | None = None,
+        slots: CompilerSlots | None = None,
+    ) -> None:
         self.name = "split" if split else "slim"
         self._split = split
         self._toolchain = toolchain
         self._runner = runner or ProcessRunner()
+        self._slots = slots or CompilerSlots(os.cpu_count() or 1)
         self._headers = SlimHeaders(root, toolchain)
         includes = [*self._include_flags(cuda=bool(toolchain.nvcc)), *_common_flags(toolchain)]
-        self._precompiled = PrecompiledHeaders(root, [toolchain.cxx, *includes], self._runner)
+        self._precompiled = PrecompiledHeaders(root, [toolchain.cxx, *includes], self._runner, self._slots)
 
     def supports(self, request: BuildRequest) -> bool:
         """No for sources that need all of torch's headers, or (when splitting) that cannot be cut."""
@@ -64,16 +92,34 @@ class FastRoute:
         operators = operator_header(text, self._toolchain.torch_include)
         (directory / OPERATORS_FILE).write_text(operators, encoding="utf-8")
         units = self._units(request, directory)
+        order = _Order(directory, timeout_s, wait=not request.with_cuda, ticket=self._slots.ticket())
         with ThreadPoolExecutor(len(units)) as pool:
-            done = list(pool.map(lambda unit: self._compile(unit, directory, timeout_s), units))
+            done = list(pool.map(lambda unit: self._compile(unit, order), units))
         log = "\n".join(output for _, output in done if output)
         if any(status for status, _ in done):
             return Attempt(library=None, log=log)
-        return self._link(request, [unit.object for unit in units], directory, timeout_s, log)
+        with self._slots.slot(order.ticket):
+            return self._link(request, [unit.object for unit in units], directory, timeout_s, log)
 
-    def _compile(self, unit: Unit, directory: Path, timeout_s: float) -> tuple[int, str]:
-        done = self._runner.run([*unit.command, "-o", unit.object], directory, timeout_s)
+    def _compile(self, unit: Unit, order: _Order) -> tuple[int, str]:
+        """Status and output of one call; the first that fails stops the others, whose output says nothing then."""
+        header = [] if unit.header is None else self._headers_of(unit, order.wait)
+        with self._slots.slot(order.ticket):
+            if order.stop.is_set():
+                return 1, ""
+            if unit.header is not None and not order.wait:
+                header = self._headers_of(unit, False)  # it may be there by now
+            command = [*unit.command, *header, "-o", unit.object]
+            done = self._runner.run(command, order.directory, order.timeout_s, order.stop)
+        if done.status and order.stop.is_set():
+            return done.status, ""
+        if done.status:
+            order.stop.set()
         return done.status, done.output
+
+    def _headers_of(self, unit: Unit, wait: bool) -> list[str]:
+        assert unit.header is not None
+        return self._precompiled.include_flags(unit.header, unit.code, wait=wait)
 
     def _units(self, request: BuildRequest, directory: Path) -> list[Unit]:
         units = []
@@ -123,14 +169,13 @@ class FastRoute:
             *self._include_flags(cuda=bool(self._toolchain.nvcc)),
             *_common_flags(self._toolchain),
             *code,
-            *self._precompiled.include_flags(header, code),
             *([] if binds else ["-DHTAM_NO_BINDING"]),
             *self._request_flags(request),
             *other,
             "-c",
             name,
         )
-        return Unit(command=command, object=target)
+        return Unit(command=command, object=target, header=header, code=tuple(code))
 
     def _cuda_unit(self, request: BuildRequest, name: str, target: str, *, slim: bool) -> Unit:
         """nvcc on one file, for the device's architecture alone unless the request names one."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from optimizer.evaluation.build.command import Runner
+from optimizer.evaluation.build.command import BuildTimeoutError, Runner
+from optimizer.evaluation.build.slots import URGENT, CompilerSlots
 
 _TIMEOUT_S = 300.0
 
@@ -22,24 +25,45 @@ class PrecompiledHeaders:
     Args:
         folder: where they live, shared by processes.
         command: compiler and include flags common to all.
+        slots: where to queue for a compiler.
         limit: sets of flags to keep; a file takes about 400 MB, further sets go without.
     """
 
-    def __init__(self, folder: Path, command: Sequence[str], runner: Runner, limit: int = 8) -> None:
+    def __init__(
+        self, folder: Path, command: Sequence[str], runner: Runner, slots: CompilerSlots, limit: int = 8
+    ) -> None:
         self._folder = folder
         self._command = tuple(command)
         self._runner = runner
+        self._slots = slots
         self._limit = limit
+        self._started: set[Path] = set()
+        self._lock = threading.Lock()
 
-    def include_flags(self, header: Path, flags: Sequence[str]) -> list[str]:
-        """Flags that include ``header`` first, precompiled on first use."""
+    def include_flags(self, header: Path, flags: Sequence[str], *, wait: bool) -> list[str]:
+        """Flags that include ``header`` first, precompiled if it is already.
+
+        Otherwise it is precompiled now: ``wait`` for it, or go without this time, since it takes longer (13 s, most of
+        it for writing) than a build that parses the header itself (8 s).
+        """
         home = self._folder / self._key(header, flags)
         if (home / f"{header.name}.gch").is_file():
             return ["-include", str(home / header.name)]
         if not home.is_dir() and len(list(self._folder.glob("pch-*"))) >= self._limit:
             return ["-include", str(header)]
         home.mkdir(parents=True, exist_ok=True)
-        return self._compile(header, home, flags)
+        if wait:
+            return self._compile(header, home, flags)
+        with self._lock:
+            if home not in self._started:
+                self._started.add(home)
+                # Not a daemon: a program that ends sooner waits for it, or a host would never get its headers.
+                threading.Thread(target=self._prepare, args=(header, home, tuple(flags)), name="headers").start()
+        return ["-include", str(header)]
+
+    def _prepare(self, header: Path, home: Path, flags: Sequence[str]) -> None:
+        with contextlib.suppress(BuildTimeoutError, OSError):  # a folder that is gone by now needs no headers
+            self._compile(header, home, flags)
 
     def _compile(self, header: Path, home: Path, flags: Sequence[str]) -> list[str]:
         copy = home / header.name
@@ -49,7 +73,8 @@ class PrecompiledHeaders:
                 shutil.copyfile(header, copy)
                 part = home / f"{os.getpid()}.part"
                 command = [*self._command, *flags, "-x", "c++-header", str(copy), "-o", str(part)]
-                done = self._runner.run(command, home, _TIMEOUT_S)
+                with self._slots.slot(URGENT):
+                    done = self._runner.run(command, home, _TIMEOUT_S)
                 if done.status != 0:
                     part.unlink(missing_ok=True)
                     return ["-include", str(header)]

@@ -9,6 +9,7 @@ from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.fast import FastRoute
 from optimizer.evaluation.build.route import Route
+from optimizer.evaluation.build.slots import CompilerSlots
 from optimizer.evaluation.build.stock import StockRoute
 from optimizer.evaluation.build.toolchain import detect_toolchain
 
@@ -33,6 +34,7 @@ def standard_builder(root: Path | None = None, slots: int | None = None, timeout
     toolchain = detect_toolchain()
     cache = BuildCache(root or default_root())
     headers = cache.root / "headers"
-    fast: list[Route] = [FastRoute(toolchain, headers, split=True), FastRoute(toolchain, headers, split=False)]
+    compilers = CompilerSlots(os.cpu_count() or 1)
+    fast: list[Route] = [FastRoute(toolchain, headers, split=split, slots=compilers) for split in (True, False)]
     routes = [*fast, StockRoute(arch=toolchain.arch)]
     return LocalBuilder(cache, routes, toolchain.fingerprint, slots or os.cpu_count() or 1, timeout_s)

@@ -97,12 +97,15 @@ def perturb_(model: Any, seed: int) -> None:
     """Change all floating-point parameters and buffers in place, keeping variances positive."""
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
+    generators: dict[Any, Any] = {}
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.dtype.is_floating_point:
-                stretch, shift = torch.randn((2, *value.shape), generator=generator, dtype=torch.float64)
-                changed = value.double().cpu() * (1 + 0.2 * stretch.clamp(-3, 3)) + 0.1 * shift * _spread(value)
+                device = value.device
+                generator = generators.setdefault(device, torch.Generator(device).manual_seed(seed))
+                shape = (2, *value.shape)
+                stretch, shift = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+                changed = value.double() * (1 + 0.2 * stretch.clamp(-3, 3)) + 0.1 * shift * _spread(value)
                 value.copy_(changed.abs() + 0.05 if "var" in name else changed)
 
 

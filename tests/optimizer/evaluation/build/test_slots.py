@@ -1,0 +1,121 @@
+"""Compilers queue: so many at a time, the oldest build first; nobody waits for headers or for calls of no use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from optimizer.evaluation.build.builder import LocalBuilder
+from optimizer.evaluation.build.cache import BuildCache
+from optimizer.evaluation.build.command import Completed, ProcessRunner
+from optimizer.evaluation.build.precompiled import PrecompiledHeaders
+from optimizer.evaluation.build.request import BuildRequest, SourceFile
+from optimizer.evaluation.build.route import Attempt
+from optimizer.evaluation.build.slots import URGENT, CompilerSlots
+
+
+def test_the_oldest_build_goes_first_and_urgent_work_before_it() -> None:
+    slots = CompilerSlots(1)
+    old, young = slots.ticket(), slots.ticket()
+    log: list[int] = []
+
+    def work(ticket: int) -> None:
+        with slots.slot(ticket):
+            log.append(ticket)
+
+    threads = [threading.Thread(target=work, args=(ticket,)) for ticket in (young, old, URGENT)]
+    with slots.slot(old):
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        assert log == []
+    for thread in threads:
+        thread.join(30)
+    assert log == [URGENT, old, young]
+
+
+def test_no_more_run_than_there_are_slots() -> None:
+    slots = CompilerSlots(3)
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with slots.slot(slots.ticket()):
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.02)
+            with lock:
+                running -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == 3
+
+
+def test_a_command_that_is_of_no_use_any_more_ends_early(tmp_path: Path) -> None:
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    start = time.monotonic()
+    done = ProcessRunner().run(["sh", "-c", "echo begun; exec sleep 600"], tmp_path, 600, stop)
+    assert time.monotonic() - start < 300
+    assert done.status != 0
+    assert done.output == "begun\n"
+
+
+class Compiler:
+    """Writes the object it is asked for, once it is let."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Event()
+        self.calls = 0
+
+    def run(
+        self, command: Sequence[str], directory: Path, timeout_s: float, stop: threading.Event | None = None
+    ) -> Completed:
+        self.calls += 1
+        assert self.allowed.wait(60)
+        Path(command[-1]).write_text("precompiled")
+        return Completed(status=0, output="", seconds=0.0)
+
+
+def test_a_build_does_not_wait_for_headers_and_the_next_one_finds_them(tmp_path: Path) -> None:
+    compiler = Compiler()
+    header = tmp_path / "core.h"
+    header.write_text("int x;")
+    precompiled = PrecompiledHeaders(tmp_path, ["cc"], compiler, CompilerSlots(1))
+    assert precompiled.include_flags(header, [], wait=False) == ["-include", str(header)]
+    assert precompiled.include_flags(header, [], wait=False) == ["-include", str(header)]
+    compiler.allowed.set()
+    waited = precompiled.include_flags(header, [], wait=True)
+    assert waited == precompiled.include_flags(header, [], wait=False)
+    assert Path(waited[1] + ".gch").read_text() == "precompiled"
+    assert compiler.calls == 1
+
+
+class Failing:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self._log = log
+
+    def supports(self, request: BuildRequest) -> bool:
+        return True
+
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+        self._log.append(self.name)
+        return Attempt(library=None, log="error: wrong")
+
+
+def test_after_a_fast_route_has_failed_the_deciding_one_is_next(tmp_path: Path) -> None:
+    log: list[str] = []
+    routes = [Failing(name, log) for name in ("split", "slim", "stock")]
+    LocalBuilder(BuildCache(tmp_path), routes, "t").build(
+        BuildRequest(name="m", files=(SourceFile(name="m.cpp", text="int x"),))
+    )
+    assert log == ["split", "stock"]
