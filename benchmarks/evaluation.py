@@ -163,10 +163,19 @@ def evaluate_ours(chosen: list[BenchmarkCandidate], cache: Path, arguments: argp
             "median_us": measurement.timing.median_us if measurement.timing else None,
             "error": measurement.error[:300],
             "notes": list(measurement.notes)[:4],
+            "stages_s": dict(evaluator.seconds.get(name, {})),
         }
         print(name, rows[name]["verdict"], rows[name]["at_s"], measurement.error[:120].replace("\n", " "), flush=True)
     evaluator.close()
-    return {"candidates": len(jobs), "seconds": time.monotonic() - start, "rows": rows, **rate(len(jobs), start)}
+    found = {"candidates": len(jobs), "seconds": time.monotonic() - start, "rows": rows, **rate(len(jobs), start)}
+    return {**found, "stages_s": mean_stages(rows)}
+
+
+def mean_stages(rows: dict[str, Any]) -> dict[str, float]:
+    """Mean seconds by stage of a correct candidate."""
+    judged = [row["stages_s"] for row in rows.values() if row["verdict"] == "correct"]
+    names = {name for stages in judged for name in stages}
+    return {name: round(statistics.mean(stages.get(name, 0.0) for stages in judged), 3) for name in sorted(names)}
 
 
 def rate(count: int, start: float) -> dict[str, float]:

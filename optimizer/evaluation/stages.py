@@ -104,7 +104,8 @@ class Stages:
         """Judge and cell at work, then the profiler when asked; always one measurement."""
         measurement = self._judged(job, device)
         if job.backend == "cpu" and _clocks_disagreed(measurement):
-            # Other work on the same cores does that to honest kernels; a liar is caught again by new processes.
+            # Other work on the same cores does that to honest kernels; a liar is caught again by new processes. What
+            # the second judge says stands: rejected, or no verdict where the load explains the difference.
             measurement = self._judged(job, device)
         if job.backend == "cuda" and _crowded(measurement):
             measurement = self._judged(job, device, alone=True)
@@ -258,9 +259,8 @@ def _scratch() -> Iterator[str]:
 
 
 def _clocks_disagreed(measurement: Measurement) -> bool:
-    return measurement.outcome is Outcome.REJECTED and any(
-        finding.fatal and finding.rule in _CLOCK_RULES for finding in measurement.findings
-    )
+    failed = measurement.outcome in (Outcome.REJECTED, Outcome.INFRA_ERROR)
+    return failed and any(finding.rule in _CLOCK_RULES for finding in measurement.findings)
 
 
 def _crowded(measurement: Measurement) -> bool:

@@ -114,11 +114,11 @@ class Cell:
 
     def run(self, order: Sequence[int], count: int) -> tuple[float, float]:
         """Wall and CPU seconds, both as the judge sees them, for ``count`` back-to-back calls."""
-        wall, cpu = time.perf_counter(), self._cpu_s()
+        wall, cpu = time.perf_counter(), self.cpu_s()
         self._request({"do": "run", "order": list(order), "count": count})
-        return time.perf_counter() - wall, self._cpu_s() - cpu
+        return time.perf_counter() - wall, self.cpu_s() - cpu
 
-    def _cpu_s(self) -> float:
+    def cpu_s(self) -> float:
         """CPU seconds of all threads of the process, from the kernel; 0 without a process."""
         if not self._pid:
             return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from optimizer.evaluation.gate import Gate
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.correctness import Checked, Correctness
-from optimizer.evaluation.judge.failure import Failure
+from optimizer.evaluation.judge.host_load import HostLoad
 from optimizer.evaluation.judge.physics import bound_of, counted_profile, possible, work_of
 from optimizer.evaluation.judge.reference import Reference
 from optimizer.evaluation.judge.remote_clock import CellCalls, RemoteClock
@@ -27,6 +28,7 @@ from optimizer.evaluation.judge.task_module import load_task_module
 from optimizer.evaluation.judge.trials import derive_seed
 from optimizer.evaluation.judge.watch import (
     UnseenInputs,
+    clocks_disagree,
     disagree,
     seen_from_outside,
     timed_outputs_right,
@@ -74,6 +76,8 @@ class Evaluation:
         self._folder = folder
         self._gate = gate
         self._settings = timing_settings(job)
+        self._cells = [cell]
+        self._load = HostLoad(self._cpu_s)
         self.watch = Stopwatch()
         self.checks: list[str] = []
         self.notes: list[str] = []
@@ -139,6 +143,7 @@ class Evaluation:
         self.watch.lap("preparation")
         with self._gate.alone():
             self.watch.lap("waiting to time")
+            self._load = HostLoad(self._cpu_s)
             timing = self._timed(calls, checked)
             bound = bound_of(work, backend, self._folder)
             possible(work, bound, timing, backend, self._folder)
@@ -176,7 +181,7 @@ class Evaluation:
         cell, backend = calls.cell, self._job.backend
         timing = time_callable(calls, RemoteClock(), self._settings)
         timed_outputs_right(cell, checked.variants, backend)
-        seen_from_outside(cell, len(checked.variants), timing, backend)
+        seen_from_outside(cell, len(checked.variants), timing, backend, self._load.is_busy)
         timed_outputs_right(cell, checked.variants, backend)
         self.checks.append("timed outputs right, time plausible from outside")
         return timing
@@ -205,8 +210,8 @@ class Evaluation:
             again = self._timed(calls, checked)
         if disagree(timing, again):
             message = f"two fresh processes measured {timing.median_us:.1f} and {again.median_us:.1f} µs"
-            finding = GuardFinding(rule="unsteady", message=message)
-            raise Failure(Outcome.REJECTED, "timing", message, findings=(finding,))
+            ratio = min(timing.median_us, again.median_us) / max(timing.median_us, again.median_us)
+            raise clocks_disagree("unsteady", message, ratio, self._job.backend, self._load.is_busy)
         self.notes.append(f"more than {_SUSPICIOUS:g} times faster than eager: measured again in a fresh process")
         return max(timing, again, key=lambda value: value.median_us)
 
@@ -222,8 +227,13 @@ class Evaluation:
             verdict = compare(mine, theirs, RemoteClock(), self._settings)
         return {"timing": verdict.candidate, "incumbent": verdict.incumbent, "faster_than_incumbent": verdict.faster}
 
+    def _cpu_s(self) -> float:
+        """CPU seconds of this evaluation's processes so far."""
+        return time.process_time() + sum(cell.cpu_s() for cell in self._cells)
+
     def _fresh(self, source: str) -> Cell:
         cell = self._more_cells()
+        self._cells.append(cell)
         if self._job.backend == "cuda":
             cell.start()
         cell.load(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from artifacts.measurement import GuardFinding, Timing
@@ -21,17 +21,22 @@ _ATTEMPTS = 5
 _UNSEEN = 3
 _SHARE = 0.4
 """A cold-cache time below this share of the warm time seen from outside is a lie, not noise."""
+_LOAD_EXPLAINS = 0.1
+"""Other work on a CPU makes one of two times up to this many times longer."""
 _CACHE_GAIN = 3.0
 """Repeated contents may be this much faster by chance."""
 _HOST_US = {"cpu": 10.0, "cuda": 60.0}
 """What one call may cost on the host beside the kernel's time that events see."""
 
 
-def seen_from_outside(cell: Cell, variants: int, timing: Timing, backend: str) -> float:
+def seen_from_outside(cell: Cell, variants: int, timing: Timing, backend: str, busy: Callable[[], bool]) -> float:
     """Least microseconds that a call can have taken, seen by the judge: the slope between a short and a long batch.
 
     On CUDA this is wall time, on the CPU the process's CPU time over all cores: a busy host stretches
     wall time, and an honest kernel must not be accused of that.
+
+    Args:
+        busy: whether others used much of the machine meanwhile.
 
     Raises:
         Failure: what the candidate's process reports is far below it, every time.
@@ -46,7 +51,19 @@ def seen_from_outside(cell: Cell, variants: int, timing: Timing, backend: str) -
         if timing.median_us >= _SHARE * least - _HOST_US[backend]:
             return least
     message = f"the candidate's process reports {timing.median_us:.1f} µs a call, the judge sees {least:.1f} µs"
-    raise Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule="clock", message=message),))
+    raise clocks_disagree("clock", message, timing.median_us / least, backend, busy)
+
+
+def clocks_disagree(rule: str, message: str, ratio: float, backend: str, busy: Callable[[], bool]) -> Failure:
+    """The verdict on two times of which the smaller is ``ratio`` of the larger.
+
+    On a CPU that others keep busy a moderate difference says nothing about the candidate; a large one is never load.
+    """
+    if backend == "cpu" and ratio >= _LOAD_EXPLAINS and busy():
+        finding = GuardFinding(rule=rule, message=message, fatal=False)
+        reason = f"the machine is too busy to time this candidate: {message}"
+        return Failure(Outcome.INFRA_ERROR, "timing", reason, findings=(finding,))
+    return Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule=rule, message=message),))
 
 
 def timed_outputs_right(cell: Cell, trials: Sequence[PlainTrial], device: str) -> None:
