@@ -12,16 +12,33 @@ import click
 @click.argument("study", type=click.Path(path_type=Path), metavar="STUDY.toml")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Cells at a time.")
 @click.option("--work", default=".htam", show_default=True, help="Folder for Prefect's database.")
+@click.option(
+    "--tell",
+    "answers",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="First give the runs the answers or measurements in this file; may be repeated.",
+)
+@click.option(
+    "--ask",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Write what the runs then wait for to requests.jsonl and jobs.jsonl in this folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
-def command(study: Path, workers: int, work: str, as_json: bool) -> None:
+def command(
+    study: Path, workers: int, work: str, answers: tuple[Path, ...], folder: Path | None, as_json: bool
+) -> None:
     """Run or go on with the study in STUDY.toml: memories on targets, without leakage, with paired statistics.
 
-    Prints the path of the matrix page last; exit code 1 when a cell failed.
+    Prints the path of the matrix page last; exit code 1 when a cell failed. Runs whose answers or measurements come
+    through files go on with --tell.
 
     \b
     Examples:
       htam transfer examples/studies/sources.toml
       htam transfer examples/studies/sources.toml --workers 2 --json
+      htam transfer examples/studies/cpu-cuda.toml --tell answers.jsonl --ask open
     """
     from flows.environment import keep_home_in
     from pipeline.building import progress
@@ -30,7 +47,16 @@ def command(study: Path, workers: int, work: str, as_json: bool) -> None:
     with progress():
         from pipeline.study.studying import run_study
 
+        if answers:
+            _tell(study, answers)
         result = run_study(study, workers=workers)
+        if folder is not None:
+            from pipeline.study.exchange import ask
+
+            asked = ask(study, folder)
+            click.echo(f"{asked.requests} requests and {asked.jobs} jobs written to {folder}", err=True)
+    if result.waiting:
+        click.echo(f"{len(result.waiting)} runs wait for answers or measurements; see --ask and --tell", err=True)
     click.echo(json.dumps(result.json(), indent=1) if as_json else result.page)
     if result.failed:
         from artifacts.errors import HtamError
@@ -38,3 +64,12 @@ def command(study: Path, workers: int, work: str, as_json: bool) -> None:
         raise HtamError(
             f"{len(result.failed)} cells failed, first {result.failed[0][0]}: {result.failed[0][1]}", "see the page"
         )
+
+
+def _tell(study: Path, answers: tuple[Path, ...]) -> None:
+    from pipeline.study.exchange import tell
+
+    taken = tell(study, answers)
+    click.echo(f"taken: {taken.requests} answers, {taken.jobs} measurements", err=True)
+    for problem in taken.problems:
+        click.echo(problem, err=True)

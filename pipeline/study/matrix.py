@@ -89,7 +89,7 @@ def _runs(study: Study, results: Sequence[Mapping[str, Any]]) -> list[Entry]:
     control = study.arms[0]
     made = []
     for (target, memory, arm), own in groups.items():
-        other = groups.get((target, memory, control), [])
+        other = groups.get((target, memory, control)) or groups.get((target, "", control), [])
         if arm != control and other:
             made.append(_paired(memory, target, arm, control, own, other))
     return made

@@ -11,6 +11,7 @@ from pathlib import Path
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from builder.judge.transfer import Part
+from pipeline.run_request import WITHOUT_MEMORY
 from pipeline.settings import read_toml
 
 RESERVED = ("memory", "store", "run", "arm", "seed", "leave-out", "json")
@@ -19,10 +20,16 @@ RESERVED = ("memory", "store", "run", "arm", "seed", "leave-out", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMemory:
-    """A memory under test: part of a published one; ``part`` is described in :class:`builder.judge.transfer.Part`."""
+    """A memory under test.
+
+    Attributes:
+        part: what is kept of the study's base, see :class:`builder.judge.transfer.Part`.
+        base: ``NAME[@VERSION|@TAG]`` in place of the study's base, for memories that were built apart (``run`` only).
+    """
 
     name: str
     part: Part = field(default_factory=Part)
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +62,7 @@ class Study:
     """A transfer study.
 
     Attributes:
-        base: ``NAME[@VERSION|@TAG]`` that all memories and replay targets are parts of.
+        base: ``NAME[@VERSION|@TAG]`` that memories and replay targets are parts of.
         out: folder for results and page; a study that was interrupted goes on from it.
         arms: for ``run`` targets; the first is what the others are compared with.
         leave_out: ``task`` or ``family``: what memories must forget of their targets.
@@ -63,7 +70,7 @@ class Study:
     """
 
     name: str
-    base: str
+    base: str = ""
     out: str
     store: str = "memories"
     memory: tuple[StudyMemory, ...]
@@ -76,6 +83,11 @@ class Study:
     def __post_init__(self) -> None:
         if self.leave_out not in ("task", "family"):
             raise ValueError(f"leave_out is task or family, got {self.leave_out!r}: a study without it measures recall")
+        own = [memory.name for memory in self.memory if memory.base]
+        if own and any(target.kind == "replay" for target in self.target):
+            raise ValueError(f"memory {own[0]!r} has a base of its own and shares no choices with a replay target")
+        if not self.base and len(own) < len(self.memory):
+            raise ValueError("a study, or each of its memories, needs a base")
         for what, names in (("memory", [m.name for m in self.memory]), ("target", [t.name for t in self.target])):
             if not names or len(set(names)) < len(names):
                 raise ValueError(f"a study needs at least one {what}, each of its own name")
@@ -83,9 +95,9 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One unit of work; ``arm`` is empty and ``seed`` 0 for replay."""
+    """One unit of work; ``arm`` is empty and ``seed`` 0 for replay; ``memory`` is None for arms that use none."""
 
-    memory: StudyMemory
+    memory: StudyMemory | None
     target: StudyTarget
     arm: str = ""
     seed: int = 0
@@ -98,7 +110,12 @@ class Cell:
     def key(self) -> str:
         """Readable, and different for every cell whose result could differ."""
         digest = hashlib.sha256(json.dumps(encode(self), sort_keys=True).encode()).hexdigest()[:10]
-        parts = [self.memory.name, self.target.name, self.arm, str(self.seed) if self.arm else ""]
+        parts = [
+            self.memory.name if self.memory else "",
+            self.target.name,
+            self.arm,
+            str(self.seed) if self.arm else "",
+        ]
         return "-".join([part.replace("/", "_") for part in parts if part] + [digest])
 
 
@@ -116,17 +133,20 @@ def read_study(path: Path) -> Study:
         ) from problem
 
 
-def cells(study: Study, base: str) -> Iterator[Cell]:
-    """All cells, replay first; ``base`` is the resolved ``name@version``."""
+def cells(study: Study, bases: Mapping[str, str]) -> Iterator[Cell]:
+    """All cells, replay first; ``bases`` are the resolved ``name@version`` by the memory's name.
+
+    Arms without memory are played once for all memories.
+    """
     for target in sorted(study.target, key=lambda item: item.kind):
-        for memory in study.memory:
-            for arm, seed in _plays(study, target):
+        for arm, seed in _plays(study, target):
+            for memory in (None,) if arm in WITHOUT_MEMORY else study.memory:
                 yield Cell(
                     memory=memory,
                     target=target,
                     arm=arm,
                     seed=seed,
-                    base=base,
+                    base=bases[memory.name] if memory else "",
                     store=study.store,
                     leave_out=study.leave_out,
                     level=study.level,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.codec import encode
+from artifacts.memory.htg import Memory
 from pipeline.report import page
 from pipeline.report.run_page import stamp
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Cell, Study, cells, read_study
-from pipeline.study.working import done, load_base, work
+from pipeline.study.working import WaitingError, done, load_base, work
 
 SECTIONS = (
     ("matrix", "Matrix"),
@@ -24,18 +25,25 @@ SECTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
-    """What a study gave: entries, the cells that failed with their reasons, and the page."""
+    """What a study gave.
+
+    Attributes:
+        base: what its memories are parts of, in words.
+        failed, waiting: cells without a result and why; ``waiting`` ones need answers or measurements from files.
+    """
 
     study: Study
     base: str
     entries: tuple[Entry, ...]
     failed: tuple[tuple[str, str], ...]
+    waiting: tuple[tuple[str, str], ...]
     page: Path
 
     def json(self) -> dict[str, Any]:
         """For a program."""
         body = {"study": encode(self.study), "base": self.base, "entries": encode(list(self.entries))}
-        return body | {"failed": [list(item) for item in self.failed], "page": str(self.page)}
+        left = {"failed": [list(item) for item in self.failed], "waiting": [list(item) for item in self.waiting]}
+        return body | left | {"page": str(self.page)}
 
 
 def run_study(path: Path, *, workers: int) -> StudyResult:
@@ -50,17 +58,30 @@ def run_study(path: Path, *, workers: int) -> StudyResult:
 
     study = read_study(path)
     out = Path(study.out)
-    memory = load_base(study.store, study.base)
-    wanted = {cell.key: cell for cell in cells(study, memory.reference)}
+    memories = bases(study)
+    wanted = {cell.key: cell for cell in cells(study, {name: item.reference for name, item in memories.items()})}
     known = {key: found for key, cell in wanted.items() if (found := done(cell, out)) is not None}
     todo = [key for key in wanted if key not in known]
-    made = mapped("transfer-study", lambda key: work(wanted[key], out, memory), todo, EngineSettings(workers=workers))
-    results: dict[str, Any] = known | made
+
+    def one(key: str) -> dict[str, Any]:
+        memory = wanted[key].memory
+        return work(wanted[key], out, memories[memory.name] if memory else None)
+
+    results: dict[str, Any] = known | mapped("transfer-study", one, todo, EngineSettings(workers=workers))
     good = [results[key] for key in wanted if not isinstance(results[key], Exception)]
-    failed = tuple((key, str(results[key])) for key in wanted if isinstance(results[key], Exception))
-    shown = entries(study, good)
-    target = page.write(out / "study.html", study_page(study, memory.reference, shown, failed, wanted))
-    return StudyResult(study=study, base=memory.reference, entries=tuple(shown), failed=failed, page=target)
+    problems = [(key, results[key]) for key in wanted if isinstance(results[key], Exception)]
+    waiting = tuple((key, str(problem)) for key, problem in problems if isinstance(problem, WaitingError))
+    failed = tuple((key, str(problem)) for key, problem in problems if not isinstance(problem, WaitingError))
+    shown, base = entries(study, good), ", ".join(sorted({item.reference for item in memories.values()}))
+    target = page.write(out / "study.html", study_page(study, base, shown, (*failed, *waiting), wanted))
+    return StudyResult(study=study, base=base, entries=tuple(shown), failed=failed, waiting=waiting, page=target)
+
+
+def bases(study: Study) -> dict[str, Memory]:
+    """The published memory that each memory of the study is a part of, by the latter's name."""
+    references = {memory.name: memory.base or study.base for memory in study.memory}
+    loaded = {reference: load_base(study.store, reference) for reference in sorted(set(references.values()))}
+    return {name: loaded[reference] for name, reference in references.items()}
 
 
 def study_page(

@@ -31,10 +31,23 @@ def done(cell: Cell, out: Path) -> dict[str, Any] | None:
     return kept
 
 
-def work(cell: Cell, out: Path, base: Memory) -> dict[str, Any]:
-    """Do one cell and keep its result."""
-    body = _replay(cell, base) if cell.target.kind == "replay" else _run(cell, out, base)
-    kept = {"memory": cell.memory.name, "target": cell.target.name, "kind": cell.target.kind, "arm": cell.arm}
+class WaitingError(HtamError):
+    """A run needs answers or measurements that come through files."""
+
+
+def work(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
+    """Do one cell and keep its result; ``base`` is None for arms without memory.
+
+    Raises:
+        WaitingError: the run has got as far as it can without answers or measurements from files.
+    """
+    body = _run(cell, out, base) if cell.target.kind == "run" else _replay(cell, base)
+    kept = {
+        "memory": cell.memory.name if cell.memory else "",
+        "target": cell.target.name,
+        "kind": cell.target.kind,
+        "arm": cell.arm,
+    }
     result = kept | {"seed": cell.seed} | body
     path = out / RESULTS / f"{cell.key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,24 +57,33 @@ def work(cell: Cell, out: Path, base: Memory) -> dict[str, Any]:
     return result
 
 
-def _replay(cell: Cell, base: Memory) -> dict[str, Any]:
+def _replay(cell: Cell, base: Memory | None) -> dict[str, Any]:
+    assert base is not None
+    assert cell.memory is not None
     found = transfer(base, cell.memory.part, cell.target.part, leave_out=cell.leave_out, level=cell.level)
     return {"transfer": None if found is None else encode(found)}
 
 
-def _run(cell: Cell, out: Path, base: Memory) -> dict[str, Any]:
-    """``htam optimize`` with a part of the base memory that has been published in the study's own store."""
-    tasks = [task.ref for task in load_tasks([Path(path) for path in cell.target.tasks])]
-    reference = publish_part(
-        cell.memory, cell.leave_out, [task.task_id for task in tasks], {t.family for t in tasks}, out, base
-    )
-    run = out / "runs" / cell.key
+def run_folder(cell: Cell, out: Path) -> Path:
+    """Directory of the run of a cell."""
+    return out / "runs" / cell.key
+
+
+def _run(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
+    """``htam optimize``, with a part of the base memory that has been published in the study's own store."""
+    run = run_folder(cell, out)
     words = ["optimize", *cell.target.tasks, "--run", str(run), "--arm", cell.arm, "--seed", str(cell.seed), "--json"]
-    words += ["--memory", reference, "--store", str(out / MEMORIES)]
-    words += [word for name, value in sorted(cell.target.options.items()) for word in (f"--{name}", value)]
+    if cell.memory is not None and base is not None:
+        tasks = [task.ref for task in load_tasks([Path(path) for path in cell.target.tasks])]
+        ids, families = [task.task_id for task in tasks], {task.family for task in tasks}
+        reference = publish_part(cell.memory, cell.leave_out, ids, families, out, base)
+        words += ["--memory", reference, "--store", str(out / MEMORIES)]
+    for name, value in sorted(cell.target.options.items()):
+        words += [f"--{name}", value] if value else [f"--{name}"]
     standing = json.loads(htam(words, run.with_suffix(".log")))
     if not standing["complete"]:
-        raise HtamError(f"{run} is not finished", "answer what htam ask lists, then run the study again")
+        open_ones = f"{standing['open_requests']} requests and {standing['open_jobs']} jobs are open"
+        raise WaitingError(f"{run}: {open_ones}", "htam transfer STUDY.toml --ask DIR")
     speedups = {item["task_id"]: item["speedups"].get("eager") for item in standing["finished"]}
     return {"run": str(run), "speedups": speedups}
 
@@ -69,17 +91,25 @@ def _run(cell: Cell, out: Path, base: Memory) -> dict[str, Any]:
 def publish_part(
     part: StudyMemory, leave_out: str, task_ids: Sequence[str], families: set[str], out: Path, base: Memory
 ) -> str:
-    """Publish what ``part`` keeps of ``base`` without the target's tasks (or families); check that they are gone."""
+    """Publish what ``part`` keeps of ``base`` without the target's tasks (or families); check that they are gone.
+
+    The same operator in another backend's folder (``cuda/-/row_softmax``, ``cpu/-/row_softmax``) is the same task.
+    """
     memory = restricted(base, part.part)
-    names = set(memory.columns.task.names)
-    known = [task for task in task_ids if task in names]
+    operators = {operator(task) for task in task_ids}
+    known = [task for task in memory.columns.task.names if operator(task) in operators]
     memory = memory.filter(exclude_tasks=known, exclude_families=sorted(families) if leave_out == "family" else ())
-    left = set(memory.table["task_id"].unique().to_pylist()) & set(task_ids)
+    left = {task for task in memory.table["task_id"].unique().to_pylist() if operator(task) in operators}
     left |= set(memory.table["family"].unique().to_pylist()) & (families if leave_out == "family" else set())
     if left:
         raise AssertionError(f"leakage: {part.name} still knows {min(left)}")
     memory = replace(memory, manifest=replace(memory.manifest, name=part.name.lower(), quality={}))
     return MemoryStore(str(out / MEMORIES)).publish(memory).reference
+
+
+def operator(task_id: str) -> str:
+    """Name of the operator in a task id, whatever suite and level it is in."""
+    return task_id.rpartition("/")[2]
 
 
 def load_base(store: str, reference: str) -> Memory:

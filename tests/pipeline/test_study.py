@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.codec import encode
 from artifacts.errors import BadInputError
+from artifacts.measurement import Measurement
 from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
+from artifacts.outcome import Outcome
 from builder.judge.transfer import Part, restricted, transfer
 from pipeline.report import page
+from pipeline.study.exchange import ask, tell
 from pipeline.study.matrix import entries
 from pipeline.study.spec import Study, StudyMemory, StudyTarget, cells, read_study
-from pipeline.study.studying import study_page
-from pipeline.study.working import done, publish_part, work
+from pipeline.study.studying import bases, study_page
+from pipeline.study.working import WaitingError, done, publish_part, work
 
 STUDY = """
 name = "tiny"
@@ -37,6 +41,9 @@ options = {{ backend = "cpu" }}
 """
 
 
+BASES = {"h200": "mined@1"}
+
+
 @pytest.fixture(scope="module")
 def memory() -> Memory:
     spec = importlib.util.spec_from_file_location("mined", Path(__file__).with_name("mined.py"))
@@ -56,7 +63,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def test_a_study_is_every_memory_on_every_target_with_every_arm_and_seed(study: Study) -> None:
-    wanted = list(cells(replace(study, seeds=(0, 1)), "mined@1"))
+    wanted = list(cells(replace(study, seeds=(0, 1)), BASES))
     assert [(cell.target.kind, cell.arm, cell.seed) for cell in wanted] == [
         ("replay", "", 0),
         *(("run", arm, seed) for arm in ("feedback", "htam") for seed in (0, 1)),
@@ -108,7 +115,7 @@ def test_a_published_part_has_forgotten_the_tasks_of_its_target(memory: Memory, 
 
 
 def test_a_cell_is_done_once(study: Study, memory: Memory, tmp_path: Path) -> None:
-    cell = next(cells(study, "mined@1"))
+    cell = next(cells(study, BASES))
     assert done(cell, tmp_path) is None
     result = work(cell, tmp_path, memory)
     assert done(cell, tmp_path) == json.loads(json.dumps(result))
@@ -124,3 +131,89 @@ def test_runs_are_paired_over_tasks_against_the_first_arm(study: Study, memory: 
     text = study_page(study, "mined@1", [entry], (("some-cell", "no key"),), {})
     assert "no key" in text
     assert not page.OUTSIDE.search(text)
+
+
+CUDA_SIDE = """
+name = "by files"
+out = "{base}/out"
+store = "{base}/store"
+
+[[memory]]
+name = "first"
+base = "mined@latest"
+
+[[memory]]
+name = "second"
+base = "mined@latest"
+part = {{ archs = ["sm_80"] }}
+
+[[target]]
+name = "elsewhere"
+kind = "run"
+tasks = ["{task}"]
+options = {{ llm = "files", evaluator = "files", backend = "cuda", device = "h200", steps = "1", fixed-steps = "" }}
+"""
+
+MEASURED = encode(
+    Measurement(outcome=Outcome.WRONG_RESULT, stage="correctness", device="h200", error="max error 3 at [0]")
+)
+
+ANSWER = """```python
+from torch.utils.cpp_extension import load_inline
+
+ext = load_inline(name="x", cuda_sources="__global__ void kernel() {}", functions=["f"])
+
+
+class ModelNew:
+    pass
+```"""
+
+
+def test_an_arm_without_memory_is_played_once_for_all_memories(study: Study) -> None:
+    two = replace(study, memory=(StudyMemory(name="a"), StudyMemory(name="b")))
+    played = [cell for cell in cells(two, {"a": "mined@1", "b": "mined@1"}) if cell.target.kind == "run"]
+    assert [(cell.memory.name if cell.memory else "", cell.arm) for cell in played] == [
+        ("", "feedback"),
+        ("a", "htam"),
+        ("b", "htam"),
+    ]
+
+
+def test_the_same_operator_in_another_backend_is_forgotten_too(memory: Memory, tmp_path: Path) -> None:
+    reference = publish_part(StudyMemory(name="All"), "task", ["cpu/-/3_fusion"], {"fusion"}, tmp_path, memory)
+    left = MemoryStore(str(tmp_path / "memories")).load(*reference.split("@"))
+    assert "3_fusion" not in {item.task.task_id.rpartition("/")[2] for item in left.transitions()}
+
+
+def test_memories_built_apart_cannot_be_tried_on_recorded_choices() -> None:
+    with pytest.raises(ValueError, match="base of its own"):
+        Study(name="x", out="y", memory=(StudyMemory(name="a", base="b"),), target=(StudyTarget(name="r"),))
+
+
+def test_a_study_through_files_asks_for_all_its_runs_at_once_and_goes_on_with_what_it_is_told(
+    memory: Memory, tmp_path: Path
+) -> None:
+    MemoryStore(str(tmp_path / "store")).publish(memory, tag="latest")
+    task = Path(__file__).parents[2] / "examples/tasks/cuda/row_softmax.py"
+    path = tmp_path / "study.toml"
+    path.write_text(CUDA_SIDE.format(base=tmp_path, task=task))
+    read = read_study(path)
+    loaded = bases(read)
+    for cell in cells(read, {name: item.reference for name, item in loaded.items()}):
+        with pytest.raises(WaitingError, match="1 requests"):
+            work(cell, tmp_path / "out", loaded.get(cell.memory.name if cell.memory else ""))
+    asked = ask(path, tmp_path / "open")
+    assert (1 <= asked.requests <= 3, asked.jobs) == (True, 0)
+    keys = [json.loads(line)["custom_id"] for line in (tmp_path / "open" / "requests.jsonl").read_text().splitlines()]
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("".join(json.dumps({"custom_id": key, "text": ANSWER}) + "\n" for key in keys))
+    assert tell(path, [answers]).requests >= len(keys)
+    asked = ask(path, tmp_path / "open")
+    assert (asked.requests, asked.jobs) == (0, 3)
+    results = tmp_path / "results.jsonl"
+    ids = [json.loads(line)["job_id"] for line in (tmp_path / "open" / "jobs.jsonl").read_text().splitlines()]
+    assert len(set(ids)) == 3  # the same job id in three runs
+    results.write_text("".join(json.dumps({"job_id": name, "measurement": MEASURED}) + "\n" for name in ids))
+    told = tell(path, [results])
+    assert (told.requests, told.jobs, told.problems) == (0, 3, ())
+    assert tell(path, [results, answers]).jobs == 0
