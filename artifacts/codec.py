@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from artifacts.errors import BadInputError
 
 T = TypeVar("T")
+_PLAIN = (str, float, int)
+"""Kinds whose values are taken as they are; lists of nothing else, such as timing samples, are not looked at one by one."""
 
 
 def encode(value: object) -> Any:
@@ -44,6 +46,8 @@ def decode(cls: type[T], data: object) -> T:
 
 
 def _decode(kind: Any, data: object, where: str) -> object:
+    if type(data) is kind:
+        return data
     origin = typing.get_origin(kind)
     if kind is Any or kind is object:
         return data
@@ -82,6 +86,8 @@ def _decode_container(origin: Any, args: tuple[Any, ...], data: object, where: s
         if len(args) != len(data):
             raise _wrong(where, f"a list of {len(args)}", data)
         return tuple(_decode(arg, item, where) for arg, item in zip(args, data, strict=True))
+    if args[0] in _PLAIN and set(map(type, data)) <= {args[0]}:
+        return frozenset(data) if origin is frozenset else tuple(data)
     items = (_decode(args[0], item, f"{where}[{index}]") for index, item in enumerate(data))
     return frozenset(items) if origin is frozenset else tuple(items)
 

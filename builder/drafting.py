@@ -88,7 +88,7 @@ def draft_log(log: LogFile, cache: DraftCache | None = None, refiner: Refiner | 
     remembered = cache.get(key) if cache is not None else None
     if remembered is not None:
         return _unpacked(log, digest, remembered)
-    result = read(log)
+    result = read(log, digest)
     table = draft_table(
         draft for trajectory in result.trajectories for draft in drafts(trajectory, _described(trajectory, refiner))
     )

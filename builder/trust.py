@@ -138,7 +138,8 @@ def hacks_in(code: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def without_comments(code: str) -> str:
     """The code without ``#``, ``//`` and ``/* */`` comments, in one pass whatever the text is."""
-    first, *rest = _LINE_COMMENTS.sub("", code).split("/*")
+    lines = (_LINE_COMMENTS.sub("", line) if "#" in line or "//" in line else line for line in code.split("\n"))
+    first, *rest = "\n".join(lines).split("/*")
     return first + "".join(piece.partition("*/")[2] for piece in rest)
 
 

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from typing import NamedTuple
 
 from artifacts.candidate import Language
 from artifacts.features.python_rules import torch_features, torch_op_feature, triton_features
 from artifacts.features.record import CodeFeatures
-from artifacts.features.source import take_apart
+from artifacts.features.source import SourceParts, take_apart
 from artifacts.features.structure import read_structure
-from artifacts.features.tokens import TORCH_CPP, token_features
+from artifacts.features.tokens import token_features, torch_calls
 
 
-@functools.lru_cache(maxsize=8192)
 def code_features(code: str) -> CodeFeatures:
     """Features of ``code``, in whatever of the four languages it is; never raises on garbage.
 
     CUDA and C++ are read with tree-sitter, also inside Python string literals; Triton and torch with the Python
     syntax tree, or by patterns where it does not parse. Only the first 400,000 characters are looked at.
     """
+    return _read(code).features
+
+
+def detect_language(code: str) -> Language:
+    """Language of the kernels in ``code``: CUDA before Triton before C++; torch when it has none of its own."""
+    return _read(code).language
+
+
+class _Reading(NamedTuple):
+    features: CodeFeatures
+    language: Language
+
+
+@functools.lru_cache(maxsize=8192)
+def _read(code: str) -> _Reading:
+    """Both answers of one parse: who asks for the language of a source asks for its features next."""
     parts = take_apart(code)
+    return _Reading(_features(parts), _language(parts))
+
+
+def _features(parts: SourceParts) -> CodeFeatures:
     counts: Counter[str] = Counter()
     kernels: list[str] = []
     for text in parts.kernels:
@@ -28,7 +48,7 @@ def code_features(code: str) -> CodeFeatures:
         counts.update(structure.counts)
         counts.update(token_features(structure.text))
         kernels.extend(structure.kernels)
-        for op in TORCH_CPP.findall(structure.text):
+        for op in torch_calls(structure.text):
             feature = torch_op_feature(op)
             if feature is not None:
                 counts[feature] += 1
@@ -43,10 +63,7 @@ def code_features(code: str) -> CodeFeatures:
     return CodeFeatures(counts=present, kernels=tuple(kernels), complete=parts.complete)
 
 
-@functools.lru_cache(maxsize=8192)
-def detect_language(code: str) -> Language:
-    """Language of the kernels in ``code``: CUDA before Triton before C++; torch when it has none of its own."""
-    parts = take_apart(code)
+def _language(parts: SourceParts) -> Language:
     if any("__global__" in text or "<<<" in text for text in parts.kernels):
         return Language.CUDA
     facts = parts.facts

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 _DOTTED = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _KEYWORD = re.compile(r"\b([A-Za-z_]\w*)\s*=(?!=)")
+_PLAIN = frozenset(
+    {
+        *(
+            "ctx",
+            "op",
+            "ops",
+            "id",
+            "attr",
+            "name",
+            "arg",
+            "kind",
+            "module",
+            "level",
+            "simple",
+            "conversion",
+            "is_async",
+        ),
+        *("type_comment", "type_ignores", "names", "asname", "rest", "kwd_attrs"),
+    }
+)
 _SKIPPED = frozenset({"get_inputs", "get_init_inputs"})
 
 
@@ -42,15 +64,16 @@ def read_tree(tree: ast.Module) -> PythonFacts:
     stack: list[ast.AST] = [node for node in tree.body if getattr(node, "name", None) not in skipped]
     while stack:
         node = stack.pop()
-        reader = _READERS.get(type(node))
+        kind: Any = type(node)
+        reader = _READERS.get(kind)
         if reader is not None:
             reader(node, facts)
-        for name in node._fields:
+        for name in _inner_fields(kind):
             value = getattr(node, name, None)
-            if isinstance(value, ast.AST):
+            if type(value) is list:
+                stack += [item for item in value if item is not None]
+            elif value is not None:
                 stack.append(value)
-            elif isinstance(value, list):
-                stack.extend(item for item in value if isinstance(item, ast.AST))
     facts.literals.reverse()  # the stack meets the last one first
     return facts
 
@@ -61,6 +84,14 @@ def read_text(text: str) -> PythonFacts:
     facts.kernels.extend(re.findall(r"@triton\.jit[^\n]*\s+def\s+(\w+)", text))
     facts.launches = len(re.findall(r"\w+\[[^\]\n]+\]\(", text))
     return facts
+
+
+@functools.cache
+def _inner_fields(kind: Any) -> tuple[str, ...]:
+    """Fields of a node that hold nodes worth a visit: most of a tree are contexts, operators and plain values."""
+    if kind in (ast.Constant, ast.MatchSingleton):
+        return ()
+    return tuple(str(name) for name in kind._fields if name not in _PLAIN)
 
 
 def _read_attribute(node: ast.AST, facts: PythonFacts) -> None:

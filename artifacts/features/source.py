@@ -34,6 +34,16 @@ class SourceParts:
     complete: bool = True
 
 
+def is_c_family(text: str) -> bool:
+    """Whether ``text``, a file or a string literal, looks like C, C++ or CUDA."""
+    return len(text) > 20 and _C_MARKS.search(text) is not None
+
+
+def is_python(text: str) -> bool:
+    """Whether some line of ``text`` begins as Python does and C does not."""
+    return _PYTHON.search(text) is not None
+
+
 @functools.lru_cache(maxsize=64)
 def take_apart(code: str) -> SourceParts:
     """Split ``code``; never raises, whatever the text is."""
@@ -43,7 +53,7 @@ def take_apart(code: str) -> SourceParts:
     tree = parse_python(text)
     if tree is not None:
         facts = read_tree(tree)
-        kernels = tuple(value for value in facts.literals if len(value) > 20 and _C_MARKS.search(value))
+        kernels = tuple(value for value in facts.literals if is_c_family(value))
         return SourceParts(facts=facts, kernels=kernels)
     if _C_MARKS.search(text) and '"""' not in text and "'''" not in text:
         return SourceParts(facts=PythonFacts(), kernels=(text,))

@@ -91,7 +91,7 @@ def _slice(data: bytes, node: Node) -> str:
 
 def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> tuple[str, ...]:
     kernels: list[str] = []
-    for node in nodes:
+    for node in sorted(nodes, key=lambda item: item.start_byte):  # captures come in no fixed order
         body = node.child_by_field_name("body")
         head = data[node.start_byte : body.start_byte if body is not None else node.end_byte]
         if b"__global__" not in head:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD_END = re.compile(r"\w")
 
 EXACT: Mapping[str, str] = {
     "__shared__": "shared_memory",
@@ -192,7 +193,14 @@ PATTERNS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
 )
 """Literal that must occur, pattern on text without comments → feature; the literal spares most scans."""
 
-TORCH_CPP = re.compile(r"\b(?:torch|at)::(?:nn::functional::)?(\w+)\s*\(")
+_TORCH_CPP = tuple(re.compile(rf"{space}::(?:nn::functional::)?(\w+)\s*\(") for space in ("torch", "at"))
+"""One pattern a namespace, each beginning with plain text, by which ``re`` finds the few places worth a closer look."""
+
+
+def torch_calls(text: str) -> list[str]:
+    """Names of the torch functions that C++ ``text`` calls."""
+    found = (match for pattern in _TORCH_CPP for match in pattern.finditer(text))
+    return [match[1] for match in found if not _WORD_END.match(text[match.start() - 1 : match.start()])]
 
 
 def token_features(text: str) -> Counter[str]:

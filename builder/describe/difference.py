@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
-from artifacts.candidate import normalise_source
+from artifacts.candidate import source_hash
 from artifacts.features import CodeFeatures, code_features
 from builder.describe.clauses import clauses, weight_at
 from builder.glossary import find_terms, terms
@@ -71,8 +72,8 @@ def difference(parent: str, child: str) -> Difference:
         removed=before.names - after.names,
         more=_risen(before, after),
         less=_risen(after, before),
-        same_code=normalise_source(parent) == normalise_source(child),
-        numbers_changed=set(_NUMBER.findall(parent)) != set(_NUMBER.findall(child)),
+        same_code=source_hash(parent) == source_hash(child),
+        numbers_changed=_numbers(parent) != _numbers(child),
         child=after.names,
     )
 
@@ -99,6 +100,11 @@ def followed(plan: str, change: Difference) -> bool | None:
     if testable and not any(features & change.child for features in testable):
         return False
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _numbers(code: str) -> frozenset[str]:
+    return frozenset(_NUMBER.findall(code))
 
 
 def _risen(before: CodeFeatures, after: CodeFeatures) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,8 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from artifacts.features import FEATURES
+from builder.glossary.sure_text import sure_text
 
 _FILE = Path(__file__).with_name("terms.toml")
+_WORD = re.compile(r"[a-z0-9]+|[^\x00-\x7f]+")
 _CAPITAL = re.compile(r"(?<!\\)[A-Z]")  # outside escapes such as \W
 _CJK = re.compile(r"[\u3400-\u9fff]+")
 
@@ -25,13 +28,13 @@ class Term:
     Attributes:
         name: key in ``terms.toml``.
         phrase: canonical English wording.
-        pattern: finds any of its wordings in lower-case text.
+        wordings: patterns for lower-case text.
         features: code features that a plan with this term promises; any one of them keeps the promise.
     """
 
     name: str
     phrase: str
-    pattern: re.Pattern[str]
+    wordings: tuple[str, ...]
     features: frozenset[str]
 
     def __post_init__(self) -> None:
@@ -48,7 +51,7 @@ def terms() -> tuple[Term, ...]:
         Term(
             name=name,
             phrase=entry["phrase"],
-            pattern=_compile(entry["match"], entry.get("zh", [])),
+            wordings=_wordings(entry["match"], entry.get("zh", [])),
             features=frozenset(entry.get("features", [])),
         )
         for name, entry in data.items()
@@ -70,11 +73,38 @@ def find_terms(text: str) -> Mapping[str, tuple[int, ...]]:
         text.lower() if text.isascii() else "".join(low if len(low := char.lower()) == 1 else char for char in text)
     )
     found: dict[str, tuple[int, ...]] = {}
-    for term in terms():
-        starts = tuple(match.start() for match in term.pattern.finditer(lowered))
+    hinted = frozenset().union(*map(_hinted, {"", *_WORD.findall(lowered)}))
+    for index, choices in itertools.groupby(sorted(hinted), key=lambda hint: hint[0]):
+        pattern = _pattern(index, tuple(number for _, number in choices))
+        starts = tuple(match.start() for match in pattern.finditer(lowered))
         if starts:
-            found[term.name] = starts
+            found[terms()[index].name] = starts
     return MappingProxyType(found)
+
+
+@functools.lru_cache(maxsize=50_000)
+def _hinted(word: str) -> frozenset[tuple[int, int]]:
+    """Wordings (number of the term, number within it) that a text with this word may hold.
+
+    Texts share their words, so that most patterns are spared most texts.
+    """
+    return frozenset(place for place, mark in _marks() if mark in word)
+
+
+@functools.cache
+def _marks() -> tuple[tuple[tuple[int, int], str], ...]:
+    """Place of each wording with a part of a word that it cannot do without; empty where none is sure."""
+    return tuple(
+        ((index, number), max(_WORD.findall(sure_text(wording)), key=len, default=""))
+        for index, term in enumerate(terms())
+        for number, wording in enumerate(term.wordings)
+    )
+
+
+@functools.lru_cache(maxsize=50_000)
+def _pattern(index: int, numbers: tuple[int, ...]) -> re.Pattern[str]:
+    """Some wordings of a term; those left out must match nowhere, so that the others match as all would."""
+    return re.compile("|".join(terms()[index].wordings[number] for number in numbers))
 
 
 def normalise(text: str) -> str:
@@ -91,6 +121,6 @@ def normalise(text: str) -> str:
     return ". ".join(part for part in (canonical, rest) if part) or text
 
 
-def _compile(match: list[str], chinese: list[str]) -> re.Pattern[str]:
+def _wordings(match: list[str], chinese: list[str]) -> tuple[str, ...]:
     lowered = (_CAPITAL.sub(lambda letter: letter.group().lower(), pattern) for pattern in match)
-    return re.compile("|".join([*lowered, *(re.escape(word.lower()) for word in chinese)]))
+    return (*lowered, *(re.escape(word.lower()) for word in chinese))

@@ -14,6 +14,7 @@ from artifacts.memory.effects import refreshed
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
+from builder.link.drafts import LEAST_GAIN, TRUSTED
 from builder.link.labels import Labels, labelled
 from builder.link.risks import Failure, risks
 from builder.link.sentences import whole_sentences
@@ -21,9 +22,6 @@ from builder.link.sentences import whole_sentences
 EVIDENCE = 50
 RECIPES = 5
 TEMPLATES = 5
-TRUSTED = 0.4
-"""Transitions below this weight give no recipe and no template."""
-LEAST_GAIN = 0.05
 NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures=0)
 
 

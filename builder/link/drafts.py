@@ -36,6 +36,10 @@ DRAFTS = pa.schema(
 made the parent, empty for none) and ``error_class``."""
 CARRIED = frozenset({TrustFlag.HACK_PATTERN, TrustFlag.BELOW_PHYSICAL_LIMIT, TrustFlag.NO_CODE})
 """Flags of a parent that spoil what is said of its child."""
+LEAST_GAIN = 0.05
+"""Log2 gain from which a step may lend its plan and code to a strategy, if it is also:"""
+TRUSTED = 0.4
+"""The least weight of a transition that gives a recipe or a template."""
 LONGEST_TEXT = 1200
 LONGEST_ERROR = 400
 
@@ -108,10 +112,14 @@ def _draft(trajectory: Trajectory, item: DescribedStep, parent: Step) -> Draft:
         transition=transition,
         added=item.added,
         removed=item.removed,
-        fragment=added_fragment(parent.code, child.code) if gain is not None and gain > 0 else "",
+        fragment=added_fragment(parent.code, child.code) if _exemplary(transition) else "",
         previous="" if parent.parent_id is None else f"{trajectory.trajectory_id}/{parent.step_id}",
         error_class=item.error_class or "",
     )
+
+
+def _exemplary(transition: Transition) -> bool:
+    return transition.reward is not None and transition.reward >= LEAST_GAIN and transition.weight >= TRUSTED
 
 
 def _row(item: Draft) -> dict[str, Any]:

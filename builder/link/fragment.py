@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import textwrap
+from itertools import accumulate
 
-from builder.link.units import outlines, telling
+from builder.link.units import outlines, tells
 
 MOST_CHARACTERS = 1600
 MOST_LINES = 45
@@ -28,10 +29,14 @@ def added_fragment(parent: str, child: str) -> str:
         return ""
     inside = outlines(child)
     blocks = {block for run in _joined(runs) for outline in inside for block in outline.blocks(*run, MOST_LINES)}
-    fitting = sorted(block for block in blocks if _fits(after[slice(*block)]))
-    best = max(fitting, key=lambda block: telling(after[slice(*block)]), default=(0, 0))
-    lines = after[slice(*best)]
-    return textwrap.dedent("\n".join(line.rstrip() for line in lines)).strip("\n") if telling(lines) else ""
+    # Sums up to each line, so that a block costs two look-ups however long it is.
+    telling = [0, *accumulate(tells(line) for line in after)]
+    characters = [0, *accumulate(len(line) + 1 for line in after)]
+    fitting = sorted(block for block in blocks if characters[block[1]] - characters[block[0]] <= MOST_CHARACTERS)
+    start, end = max(fitting, key=lambda block: telling[block[1]] - telling[block[0]], default=(0, 0))
+    if telling[start] == telling[end]:
+        return ""
+    return textwrap.dedent("\n".join(line.rstrip() for line in after[start:end])).strip("\n")
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -42,7 +47,3 @@ def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
-
-
-def _fits(lines: list[str]) -> bool:
-    return sum(len(line) + 1 for line in lines) <= MOST_CHARACTERS

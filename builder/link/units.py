@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from artifacts.features.source import parse_python, take_apart
+from artifacts.features.source import is_c_family, is_python, parse_python, take_apart
 
 NO_LEVEL = 1_000_000
 """Level of lines that belong to no statement, such as comments."""
@@ -46,26 +46,34 @@ class Outline:
 
 def outlines(code: str) -> tuple[Outline, ...]:
     """Outline of the Python of ``code`` and of each C-family text in it; none for what cannot be read."""
-    kernels = take_apart(code).kernels
-    if kernels == (code,):
-        return (_c_outline(code, 0, 0),)
-    tree = parse_python(code)
+    tree = parse_python(code) if is_python(code) or not is_c_family(code) else None
     if tree is None:
-        return ()
-    return (_python_outline(tree, code), *(_c_outline(*held, 1) for held in _held(tree, frozenset(kernels))))
+        return (_c_outline(code, 0, 0),) if take_apart(code).kernels == (code,) else ()
+    return (_python_outline(tree, code), *(_c_outline(*held, 1) for held in _held(tree)))
 
 
-def telling(lines: Sequence[str]) -> int:
-    """How many of ``lines`` do something: no comment, import, include or lone bracket."""
-    return sum(_SAYS_NOTHING.match(line.strip()) is None for line in lines)
+def tells(line: str) -> bool:
+    """Whether ``line`` does something: no comment, import, include or lone bracket."""
+    return _SAYS_NOTHING.match(line.strip()) is None
 
 
-def _held(tree: ast.Module, kernels: frozenset[str]) -> Iterator[tuple[str, int]]:
+def _held(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """String literals that are C-family text, with their first line; only those that read line by line as written."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in kernels:
+    for node in _constants(tree):
+        if isinstance(node.value, str) and is_c_family(node.value):
             as_written = node.value.count("\n") == (node.end_lineno or 0) - node.lineno
             yield from [(node.value, node.lineno - 1)] * as_written
+
+
+def _constants(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Constants in plain statements of several lines: where long texts stand."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        statement = waiting.pop(0)
+        inner = list(_inner(statement))
+        waiting[:0] = inner
+        if not inner and (statement.end_lineno or 0) > statement.lineno:
+            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Constant))
 
 
 def _python_outline(tree: ast.Module, code: str) -> Outline:
@@ -112,17 +120,25 @@ def _c_outline(text: str, offset: int, edge: int) -> Outline:
         inside = edge <= number < len(lines) - edge
         if fresh and inside and not _CONTINUES.match(line):
             found.starts[offset + number] = braces
-        low = braces
-        for character in line:
-            braces += (character == "{") - (character == "}")
-            brackets += (character in "([") - (character in ")]")
-            low = min(low, braces)
+        low, braces = _nesting(line, braces)
+        brackets += line.count("(") + line.count("[") - line.count(")") - line.count("]")
         brackets += line.startswith("#if") - line.startswith("#endif")
         found.level[offset + number] = low
         fresh = brackets == 0 and (_closes(line) if line else fresh)
         if fresh and line and inside:
             found.ends[offset + number] = {braces}
     return found
+
+
+def _nesting(line: str, braces: int) -> tuple[int, int]:
+    """Lowest number of open braces along ``line`` and that at its end."""
+    if "}" not in line:
+        return braces, braces + line.count("{")
+    low = braces
+    for character in line:
+        braces += (character == "{") - (character == "}")
+        low = min(low, braces)
+    return low, braces
 
 
 def _closes(line: str) -> bool:

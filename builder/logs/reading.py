@@ -20,10 +20,14 @@ def log_digest(log: LogFile) -> str:
     return digest((*(() if log.path.is_dir() else (log.path,)), *log.companions))
 
 
-def read(log: LogFile) -> LogResult:
-    """Read one log; depends on its files alone, so results can be cached by digest and computed in any order."""
+def read(log: LogFile, known_digest: str | None = None) -> LogResult:
+    """Read one log; depends on its files alone, so results can be cached by digest and computed in any order.
+
+    Args:
+        known_digest: what :func:`log_digest` gave, for callers that asked it already.
+    """
     importer = importer_for(log.format)
-    books = Gathering(log=log, version=importer.version, digest=log_digest(log))
+    books = Gathering(log=log, version=importer.version, digest=known_digest or log_digest(log))
     importer.read(log, books)
     return books.result(flag_trajectory)
 
