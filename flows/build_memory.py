@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow, unmapped
+from prefect.client.schemas.objects import State
 
 from builder.embed import DEFAULT_MODEL
 from flows import pages, rebuild, stages
 from flows.engine import EngineSettings, task_runner
+from flows.notify import HOOKS
 from flows.order import BuildOrder
 
 
-@flow(name="build-memory", flow_run_name="{name}")
+@flow(name="build-memory", flow_run_name="{name}", **HOOKS)
 def build_memory(
     logs: list[str],
     store: str,
@@ -45,7 +47,7 @@ def build_memory(
     return reference
 
 
-@flow(name="rebuild-on-new-logs", flow_run_name="{name}")
+@flow(name="rebuild-on-new-logs", flow_run_name="{name}", **HOOKS)
 def rebuild_on_new_logs(
     logs: list[str],
     store: str,
@@ -53,16 +55,23 @@ def rebuild_on_new_logs(
     work: str = ".htam",
     model: str = DEFAULT_MODEL,
     tag: str = "latest",
+    replay: bool = True,
+    refine: str = "",
+    refine_url: str | None = None,
     engine: dict[str, Any] | None = None,
-) -> dict[str, str]:
+) -> State[dict[str, str]]:
     """Build ``name`` when its logs hold anything new, and move ``tag`` to it unless its replay is worse.
 
     Returns:
-        ``version`` that ``tag`` points to now, ``built`` (empty when there was nothing new) and the ``reason``.
+        ``version`` that ``tag`` points to now, ``built`` (empty when there was nothing new) and the ``reason``, in a
+        state called Promoted, Kept or Unchanged.
     """
-    order = BuildOrder(name=name, store=store, work=work, model=model)
-    if not rebuild.has_new_logs(logs, order):
+    order = BuildOrder(
+        name=name, store=store, work=work, model=model, replay=replay, refine=refine, refine_url=refine_url
+    )
+    fresh = rebuild.new_logs(logs, order)
+    if not fresh:
         return rebuild.unchanged(order, tag)
     run = build_memory.with_options(task_runner=task_runner(EngineSettings(**engine or {})))
-    built = run(logs, store, name, work, model, rebuild.CANDIDATE, force=True)
-    return rebuild.promoted_or_not(built, order, tag)
+    built = run(fresh, store, name, work, model, rebuild.CANDIDATE, True, replay, refine, refine_url)
+    return rebuild.ended(rebuild.promoted_or_not(built, order, tag))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from prefect import flow, unmapped
 
 from flows.devices import Devices
+from flows.notify import HOOKS
 from flows.pages import suite_table
 from flows.suite import optimize_task, settled, suite_entries
 
 
-@flow(name="optimize-suite", flow_run_name="{runs}")
+@flow(name="optimize-suite", flow_run_name="{runs}", **HOOKS)
 def optimize_suite(
     tasks: list[str],
     runs: str,

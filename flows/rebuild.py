@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from prefect import task
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
-from artifacts.errors import HtamError
+from artifacts.errors import BadInputError, HtamError
 from artifacts.memory.store import MemoryStore, split_reference
 from builder.judge.quality import gate
 from builder.logs.discover import discover
+from builder.logs.logfile import LogFile
 from builder.logs.reading import log_digest
 from flows import pages
 from flows.order import BuildOrder
@@ -20,21 +24,45 @@ CANDIDATE = "candidate"
 
 
 @task(name="look-for-new-logs", **STAGE)
-def has_new_logs(paths: Sequence[str], order: BuildOrder) -> bool:
-    """Whether the logs below ``paths`` are other than those of the last rebuild, by content."""
-    now = {log_digest(log) for log in discover(paths)}
+def new_logs(paths: Sequence[str], order: BuildOrder) -> list[str]:
+    """The paths that hold logs when these are other than those of the last rebuild, by content; empty when not.
+
+    Raises:
+        BadInputError: a path that does not exist.
+    """
+    found = {path: _logs(path) for path in paths}
+    now = {log_digest(log) for logs in found.values() for log in logs}
     store = MemoryStore(order.store)
     last = store.tagged(order.name, CANDIDATE) or store.tagged(order.name, "latest")
     known = {log.sha256 for log in store.manifest(order.name, last).inputs} if last else set()
     pages.log.info("%d logs, %d of them new", len(now), len(now - known))
-    return now != known
+    return [path for path, logs in found.items() if logs] if now and now != known else []
 
 
-def unchanged(order: BuildOrder, tag: str) -> dict[str, str]:
-    """Result of a rebuild without new logs."""
+def _logs(path: str) -> tuple[LogFile, ...]:
+    """Logs below ``path``; none in a folder to which no log has come yet."""
+    try:
+        return discover([path])
+    except BadInputError:
+        if Path(path).is_dir():
+            return ()
+        raise
+
+
+def unchanged(order: BuildOrder, tag: str) -> State[dict[str, str]]:
+    """End of a rebuild without new logs."""
     text = f"{order.name}: no new logs, nothing built"
     pages.message("rebuild", text)
-    return {"version": MemoryStore(order.store).tagged(order.name, tag) or "", "built": "", "reason": text}
+    version = MemoryStore(order.store).tagged(order.name, tag) or ""
+    return ended({"version": version, "built": "", "reason": text})
+
+
+def ended(result: dict[str, str]) -> State[dict[str, str]]:
+    """The state whose name and message say what a rebuild did."""
+    name = "Unchanged"
+    if result["built"]:
+        name = "Promoted" if result["built"].endswith(f"@{result['version']}") else "Kept"
+    return Completed(name=name, message=result["reason"], data=result)
 
 
 @task(name="promote", **STAGE)

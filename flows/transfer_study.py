@@ -8,10 +8,11 @@ from prefect import flow, task
 
 from flows.command import htam
 from flows.engine import RETRY
+from flows.notify import HOOKS
 from flows.pages import report_link
 
 
-@flow(name="transfer-study", flow_run_name="{study}")
+@flow(name="transfer-study", flow_run_name="{study}", **HOOKS)
 def transfer_study(study: str) -> str:
     """Run or go on with the study in the file ``study`` and return the path of its page."""
     page = run_study(study)

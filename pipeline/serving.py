@@ -65,7 +65,8 @@ def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
     if isinstance(job, RebuildJob):
         engine = {"runner": job.runner, "workers": job.workers, "address": job.address}
         named = {"logs": list(job.logs), "store": job.store, "name": job.name, "tag": job.tag, "model": job.model}
-        return "rebuild", named | {"work": work, "engine": engine}
+        refining = {"refine": job.refine, "refine_url": job.refine_url}
+        return "rebuild", named | refining | {"work": work, "engine": engine}
     if isinstance(job, TransferJob):
         return "transfer", {"study": job.study}
     return "optimize", _optimize_parameters(job)
@@ -89,7 +90,9 @@ def serve(jobs: Jobs, announce: Callable[[str], Any]) -> None:
     with _server(jobs.settings, announce) as url:
         os.environ["PREFECT_API_URL"] = url
         from flows.deployments import serve as serve_all
+        from flows.notice import keep
 
+        keep(jobs.settings.notify)
         for line in jobs.lines():
             announce(line)
         announce(f"pages and on-demand runs: {url.removesuffix('/api')}; stop with Ctrl-C")

@@ -1,6 +1,7 @@
 """The settings file of ``htam serve``: what a team runs, how often, and with which budget.
 
-One table a job: ``[[rebuild]]``, ``[[optimize]]``, ``[[transfer]]``; ``[service]`` says where Prefect lives.
+One table a job: ``[[rebuild]]``, ``[[optimize]]``, ``[[transfer]]``; ``[service]`` says where Prefect lives and
+``[[notify]]`` who is told what became of a run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from artifacts.codec import decode
 from artifacts.errors import BadInputError
+from flows.notice import Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class RebuildJob:
 
     Attributes:
         tag: moved to the new version unless its replay is worse.
-        model: encoder, as for ``htam memory build``.
+        model, refine, refine_url: encoder, and language model that rewrites texts, as for ``htam memory build``.
         runner, workers, address: as in :class:`flows.engine.EngineSettings`.
     """
 
@@ -52,6 +54,8 @@ class RebuildJob:
     every_s: float = 0.0
     tag: str = "latest"
     model: str = "all-MiniLM-L6-v2"
+    refine: str = ""
+    refine_url: str | None = None
     runner: str = "threads"
     workers: int = 0
     address: str = ""
@@ -103,6 +107,7 @@ class TeamSettings:
     rebuild: tuple[RebuildJob, ...] = ()
     optimize: tuple[OptimizeJob, ...] = ()
     transfer: tuple[TransferJob, ...] = ()
+    notify: tuple[Notice, ...] = ()
 
     @property
     def jobs(self) -> tuple[Job, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,8 +104,13 @@ def publish_part(
     left |= set(memory.table["family"].unique().to_pylist()) & (families if leave_out == "family" else set())
     if left:
         raise AssertionError(f"leakage: {part.name} still knows {min(left)}")
-    memory = replace(memory, manifest=replace(memory.manifest, name=part.name.lower(), quality={}))
+    memory = replace(memory, manifest=replace(memory.manifest, name=_file_name(part.name), quality={}))
     return MemoryStore(str(out / MEMORIES)).publish(memory).reference
+
+
+def _file_name(name: str) -> str:
+    """A memory's name in words as a store takes it."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "memory"
 
 
 def operator(task_id: str) -> str:

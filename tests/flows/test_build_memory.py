@@ -115,3 +115,31 @@ def test_a_version_with_worse_replay_is_kept_and_not_promoted(
     assert store.tagged("team", "candidate") == second["built"].split("@")[1]
     assert "it ranks directions worse" in second["reason"]
     assert rebuild(runs, tmp_path)["built"] == ""
+
+
+def test_an_empty_inbox_is_no_error_and_its_first_log_is_a_version(
+    tmp_path: Path, add_run: Callable[..., Path]
+) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    empty = rebuild(inbox, tmp_path)
+    assert (empty["version"], empty["built"]) == ("", "")
+    assert "no new logs" in empty["reason"]
+    add_run(inbox / "alpha", "alpha")
+    assert rebuild(inbox, tmp_path)["built"].startswith("team@")
+
+
+def test_an_empty_inbox_beside_a_full_one_stops_nothing(runs: Path, tmp_path: Path) -> None:
+    from flows import engine
+    from flows.build_memory import rebuild_on_new_logs
+
+    (tmp_path / "inbox").mkdir()
+    given = {"store": str(tmp_path / "store"), "name": "team", "work": str(tmp_path / "work"), "model": "hashing"}
+    logs = [str(tmp_path / "inbox"), str(runs)]
+    result = engine.run(rebuild_on_new_logs, engine.EngineSettings(), logs=logs, **given)
+    assert result["built"].startswith("team@")
+
+
+def test_a_log_folder_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such file"):
+        rebuild(tmp_path / "nowhere", tmp_path)

@@ -134,7 +134,7 @@ def test_runs_are_paired_over_tasks_against_the_first_arm(study: Study, memory: 
 
 
 CUDA_SIDE = """
-name = "by files"
+name = "By files (2 memories)"
 out = "{base}/out"
 store = "{base}/store"
 
@@ -143,7 +143,7 @@ name = "first"
 base = "mined@latest"
 
 [[memory]]
-name = "second"
+name = "Second: A800 only"
 base = "mined@latest"
 part = {{ archs = ["sm_80"] }}
 
