@@ -71,7 +71,10 @@ class TaskFinished:
     Attributes:
         reason: why the search stopped (steps used, near the bound, budget, stopped by the user).
         best_step: step id of the winner, empty when no candidate was correct.
-        speedups: baseline name → speedup of the winner.
+        speedups: baseline name → speedup of the winner, from ``confirmed`` where there is one.
+        confirmed: the winner measured again after the search, in a new process with other seeds; None when the run
+            did not ask for it or the host failed.
+        refuted: step id → why a faster candidate that failed then is not the winner.
     """
 
     task_id: str
@@ -80,3 +83,5 @@ class TaskFinished:
     best_step: str = ""
     best_sha256: str = ""
     speedups: Mapping[str, float] = field(default_factory=dict)
+    confirmed: Measurement | None = None
+    refuted: Mapping[str, str] = field(default_factory=dict)

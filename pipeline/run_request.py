@@ -50,6 +50,7 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
                 candidates=options["candidates"],
                 shared=options["shared"],
                 reallocate=not options["fixed_steps"],
+                confirm=_confirm(options, known),
             ),
             selection=Selection(explore=options["explore"], leave_out=options["leave_out"]),
             evaluation=EvaluationSettings(baselines=("eager", *options["baselines"]), profile=options["profile"]),
@@ -66,6 +67,12 @@ def _seed(options: Mapping[str, Any], known: RunManifest | None) -> int:
     if options["seed"] is not None:
         return int(options["seed"])
     return secrets.randbits(48) if known is None else known.seed
+
+
+def _confirm(options: Mapping[str, Any], known: RunManifest | None) -> bool:
+    if options["confirm"] is not None:
+        return bool(options["confirm"])
+    return True if known is None else known.search.confirm
 
 
 def _model(llm: str) -> str:

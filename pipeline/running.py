@@ -32,6 +32,7 @@ def go_on(log: RunLog, resources: Resources, *, as_json: bool = False) -> Standi
 
 
 async def _sit(log: RunLog, resources: Resources) -> Standing:
+    from optimizer.run.holding import release_memory
     from optimizer.run.manifest import read_manifest
     from optimizer.run.opening import OpenRun
     from optimizer.run.winners import write_winners
@@ -45,6 +46,8 @@ async def _sit(log: RunLog, resources: Resources) -> Standing:
         with progress:
             standing = await session.advance()
         write_winners(log.path, session.searches, run.manifest)
+        if standing.complete:
+            release_memory(log.path, run.manifest)
         return standing
     finally:
         await run.close()
@@ -68,7 +71,8 @@ def _report(path: Path, standing: Standing, as_json: bool) -> None:
         return
     for finished in standing.result.finished:
         speed = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in finished.speedups.items()) or "no correct candidate"
-        click.echo(f"{finished.task_id}: {speed} after {finished.steps} steps ({finished.reason})")
+        again = ", measured again" if finished.confirmed else ""
+        click.echo(f"{finished.task_id}: {speed}{again}, after {finished.steps} steps ({finished.reason})")
     if standing.result.finished:
         click.echo(f"best candidates: {path / 'best'}")
     for task_id, reason in standing.result.suspended.items():

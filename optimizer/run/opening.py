@@ -18,6 +18,7 @@ from optimizer.llm.budget import Budget, Spent
 from optimizer.llm.cassette import Cassette
 from optimizer.llm.prompt import PromptSettings
 from optimizer.llm.protocol import LlmClient
+from optimizer.run.holding import hold_memory
 from optimizer.run.manifest import LlmSpec, RunManifest, TaskEntry, read_manifest, require_same
 from optimizer.run.resources import CASSETTE, Resources, make_bench, make_client
 from optimizer.search.bench import Bench
@@ -101,7 +102,7 @@ class OpenRun:
 
 
 def create_run(path: Path, manifest: RunManifest, tasks: Sequence[Task]) -> RunLog:
-    """Make the run directory, or open it when it is there and its settings are the same.
+    """Make the run directory and hold its memory, or open it when it is there and its settings are the same.
 
     Raises:
         RunLogError: the directory holds something else, or a run with other settings.
@@ -111,6 +112,7 @@ def create_run(path: Path, manifest: RunManifest, tasks: Sequence[Task]) -> RunL
         require_same(read_manifest(log), manifest, path)
         return log
     log = RunLog.create(path, encode(manifest))
+    hold_memory(path, manifest)
     for task in tasks:
         log.add_candidate(task.source, sync=True)
     return log

@@ -1,14 +1,17 @@
-"""Records of the loop: settings of a run, a planned candidate, and what became of it."""
+"""Records of the loop: settings of a run, a planned candidate, what became of it, and its place in the population."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from artifacts.candidate import Candidate
+from artifacts.features import code_features
 from artifacts.measurement import Measurement
 from artifacts.state import State
 from optimizer.arms import Choice
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.llm.prompt import PromptSettings
+from optimizer.search.population import Node
 from optimizer.search.settings import SearchSettings
 from optimizer.search.situation import Target
 from optimizer.tuning.search import TuningSettings
@@ -57,3 +60,22 @@ class Attempted:
     model: str = ""
     measurement: Measurement | None = None
     error: str = ""
+
+
+def node_of(attempted: Attempted, index: int, measurement: Measurement, incumbent: Node | None) -> Node:
+    """An attempt that was measured, as a candidate of the population."""
+    source = Candidate(attempted.source).source
+    return Node(
+        step_id=attempted.slot,
+        parent_id=attempted.plan.parent_id,
+        index=index,
+        mode=attempted.plan.mode,
+        source=source,
+        sha256=attempted.sha256,
+        plan=attempted.words,
+        direction=attempted.plan.choice.direction,
+        strategies=attempted.strategies,
+        measurement=measurement,
+        incumbent_id=None if incumbent is None else incumbent.step_id,
+        features=code_features(source).names,
+    )

@@ -50,6 +50,7 @@ class Population:
         self.nodes: list[Node] = []
         self._by_id: dict[str, Node] = {}
         self._score: dict[str, float] = {}
+        self._refuted: set[str] = set()
 
     def add(self, node: Node) -> None:
         """Add a measured candidate; its parent is there already."""
@@ -81,8 +82,13 @@ class Population:
     @property
     def best(self) -> Node | None:
         """Fastest correct candidate; a child only beats its parent when the paired test says faster."""
-        promoted = [node for node in self.correct if node.measurement.faster_than_incumbent is not False]
-        return max(promoted or self.correct, key=self.score, default=None)
+        standing = [node for node in self.correct if node.step_id not in self._refuted]
+        promoted = [node for node in standing if node.measurement.faster_than_incumbent is not False]
+        return max(promoted or standing, key=self.score, default=None)
+
+    def refute(self, node: Node) -> None:
+        """Let a candidate win no more: it failed when it was measured again."""
+        self._refuted.add(node.step_id)
 
     def incumbent(self, parent: Node | None) -> Node | None:
         """What a child of ``parent`` is timed against: its nearest correct ancestor, else the best so far."""

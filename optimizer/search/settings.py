@@ -19,6 +19,8 @@ class SearchSettings:
         shared: what one task learns is seen by all (at step boundaries); False keeps overlays apart.
         reallocate: a task near its bound stops early, and the steps that it leaves go to the tasks that promise most;
             False gives every task exactly ``steps``, as comparisons of arms and recordings need it.
+        confirm: the winner of each task is measured again in a new process with other seeds, and that figure is
+            reported; one that fails then is replaced by the next best.
     """
 
     steps: int = 6
@@ -29,6 +31,7 @@ class SearchSettings:
     near_bound: float = 0.9
     shared: bool = False
     reallocate: bool = True
+    confirm: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.candidates < 1 or self.window < 1:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from artifacts.candidate import Language
 from artifacts.measurement import Bottleneck
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Strategy
 from artifacts.outcome import Outcome
 from artifacts.state import State
 from optimizer.arms import Arm, Choice
 from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
+from optimizer.search.cargo import Cargo
 from optimizer.search.population import Node, Population
 from optimizer.tasks import Task
-
-_MARKS = (
-    (Language.CUDA, re.compile(r"__global__|__device__|__shared__|threadIdx|blockIdx|<<<|#include <cuda")),
-    (Language.TRITON, re.compile(r"\btl\.|@triton|\btriton\.")),
-    (Language.CPP, re.compile(r"#pragma omp|\bat::parallel_for")),
-)
-"""What gives the language of a piece of code away; pieces without any mark may be in any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +65,7 @@ def situation_of(
     fixes: tuple[Fix, ...],
     slot: str,
     sample: int,
-    language: Language,
+    cargo: Cargo | None,
 ) -> Situation:
     """Everything the prompt may say at ``slot`` (``<step>.<candidate>``); ``sample`` numbers the run's slots."""
     memory = arm.memory
@@ -89,23 +81,17 @@ def situation_of(
         direction=memory.direction(choice.direction) if memory is not None and choice.direction else None,
         strategies=tuple(
             Advice(
-                strategy=_in_language(memory.strategy(use.strategy_id), language),
+                strategy=cargo.fitting(memory.strategy(use.strategy_id), task.ref.family),
                 mean=use.mean,
                 spread=use.spread,
                 effective_n=use.effective_n,
             )
             for use in choice.strategies
-            if memory is not None
+            if memory is not None and cargo is not None
         ),
         tried=tuple(_attempt(population, node, memory) for node in shown),
         fixes=fixes,
     )
-
-
-def _in_language(strategy: Strategy, language: Language) -> Strategy:
-    """The strategy without a template in another language than the wanted one: it would mislead more than help."""
-    spoken = next((name for name, mark in _MARKS if mark.search(strategy.template)), language)
-    return strategy if spoken is language else replace(strategy, template="")
 
 
 def _attempt(population: Population, node: Node, memory: Memory | None) -> Attempt:

@@ -59,6 +59,8 @@ class Suite:
             await self._side_by_side(granted, self._steps(1))
         if not self._suspended:
             await self._side_by_side(self._searches, TaskSearch.tune)
+        if not self._suspended and self._settings.confirm:
+            await self._side_by_side(self._searches, TaskSearch.confirm)
         finished = tuple(
             search.finish(self._reasons.get(_name(search), "all steps used"))
             for search in self._searches

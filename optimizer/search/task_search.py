@@ -6,10 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from artifacts.candidate import Candidate
 from artifacts.codec import decode, encode
 from artifacts.errors import BadAnswerError
-from artifacts.features import code_features
 from artifacts.measurement import Measurement
 from artifacts.memory.records import Transition
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
@@ -19,11 +17,13 @@ from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.answer import ParsedAnswer, parse_answer
 from optimizer.llm.prompt import Fix, build_answer_repair, build_request
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
+from optimizer.search.cargo import Cargo
+from optimizer.search.confirmation import Confirmation, confirm
 from optimizer.search.fixes import FixBook
 from optimizer.search.gateway import Gateway
 from optimizer.search.journal import Journal
 from optimizer.search.overlay import transition_of
-from optimizer.search.plan import Attempted, Plan, RunSettings
+from optimizer.search.plan import Attempted, Plan, RunSettings, node_of
 from optimizer.search.population import Node, Population
 from optimizer.search.situation import situation_of, state_of
 from optimizer.search.suspension import all_of
@@ -38,6 +38,7 @@ class TaskSearch:
     Args:
         overlay: gives the transitions that a step with that index may look at.
         book: earlier fixes to show in repairs; None for none.
+        cargo: texts of the arm's memory; None when it has none.
     """
 
     def __init__(
@@ -49,15 +50,18 @@ class TaskSearch:
         gateway: Gateway,
         overlay: Callable[[int], Sequence[Transition]] | None = None,
         book: FixBook | None = None,
+        cargo: Cargo | None = None,
     ) -> None:
         self.task = task
         self.population = Population(run.search)
         self.learnt: list[list[Transition]] = []
+        self.confirmation = Confirmation()
         self._arm = arm
         self._run = run
         self._journal = journal
         self._gateway = gateway
         self._book = book
+        self._cargo = cargo
         self._overlay = overlay or self.learnt_before
 
     @property
@@ -79,7 +83,9 @@ class TaskSearch:
         """Do one step: all its candidates, side by side."""
         plans = self._plans()
         attempts = await all_of(self._attempt(slot, plan) for slot, plan in plans)
-        self.learnt.append([found for found in map(self._absorb, attempts) if found is not None])
+        rivals = [self.population.incumbent(self._parent(plan)) for _, plan in plans]  # before any of them is added
+        found = [self._absorb(one, rival) for one, rival in zip(attempts, rivals, strict=True)]
+        self.learnt.append([transition for transition in found if transition is not None])
 
     async def tune(self) -> None:
         """Search the constants that the best candidate declares; a clearly faster setting becomes a step."""
@@ -104,12 +110,21 @@ class TaskSearch:
                 words=f"set {label_of(tuned.setting)}, the best of {len(tuned.trials) + 1} measured settings",
                 measurement=tuned.measurement,
             )
-            self._absorb(attempted)
+            self._absorb(attempted, best)
             self.learnt.append([])
 
     async def _variant(self, best: Node, variant: Variant) -> Measurement:
         place = f"{best.step_id}/{variant.label}"
         return await self._gateway.evaluate(self._key(place), self._job(place, variant.source, best))
+
+    async def confirm(self) -> None:
+        """Measure the winner again, in a job of its own and beside nothing but the baselines."""
+        self.confirmation = await confirm(self.population, self._again)
+
+    async def _again(self, node: Node) -> Measurement:
+        place = f"{node.step_id}/confirm"
+        job = replace(self._job(place, node.source, node), incumbent_source="")
+        return await self._gateway.evaluate(self._key(place), job)
 
     def done(self) -> str:
         """Why further steps are not worth their cost; empty when they are."""
@@ -127,7 +142,8 @@ class TaskSearch:
         best = self.population.best
         speedups: dict[str, float] = {}
         if best is not None:
-            speedups = {name: best.measurement.speedup(name) or 0.0 for name in sorted(best.measurement.baselines)}
+            measured = self.confirmation.measurement or best.measurement
+            speedups = {name: measured.speedup(name) or 0.0 for name in sorted(measured.baselines)}
         finished = TaskFinished(
             task_id=self.task.ref.task_id,
             reason=reason,
@@ -135,6 +151,8 @@ class TaskSearch:
             best_step="" if best is None else best.step_id,
             best_sha256="" if best is None else best.sha256,
             speedups=speedups,
+            confirmed=self.confirmation.measurement,
+            refuted=self.confirmation.refuted,
         )
         return decode(TaskFinished, self._journal.put("task_finished", self.task.ref.task_id, encode(finished)))
 
@@ -174,12 +192,19 @@ class TaskSearch:
         return decode(Plan, self._journal.put("choice", self._key(slot), encode(plan)))
 
     async def _attempt(self, slot: str, plan: Plan) -> Attempted:
-        parent = None if plan.parent_id is None else self.population.node(plan.parent_id)
+        parent = self._parent(plan)
         number = int(slot.rsplit(".", 1)[1])
         sample = self.steps_done * self._run.search.candidates + number
-        fixes, language = self._fixes(parent), self._run.target.language
         situation = situation_of(
-            self.task, self.population, parent, plan.choice, self._arm, fixes, slot, sample, language
+            self.task,
+            self.population,
+            parent,
+            plan.choice,
+            self._arm,
+            self._fixes(parent),
+            slot,
+            sample,
+            self._cargo,
         )
         request = build_request(situation, self._run.prompt)
         try:
@@ -244,9 +269,12 @@ class TaskSearch:
             settings=self._run.evaluation,
         )
 
-    def _absorb(self, attempted: Attempted) -> Transition | None:
+    def _parent(self, plan: Plan) -> Node | None:
+        return None if plan.parent_id is None else self.population.node(plan.parent_id)
+
+    def _absorb(self, attempted: Attempted, incumbent: Node | None) -> Transition | None:
         plan, measurement = attempted.plan, attempted.measurement
-        parent = None if plan.parent_id is None else self.population.node(plan.parent_id)
+        parent = self._parent(plan)
         step = LoggedStep(
             task_id=self.task.ref.task_id,
             step_id=attempted.slot,
@@ -268,8 +296,7 @@ class TaskSearch:
         self._journal.put("step", self._key(attempted.slot), encode(step))
         if measurement is None:
             return None
-        incumbent = self.population.incumbent(parent)
-        self.population.add(_node(attempted, self.steps_done, measurement, incumbent))
+        self.population.add(node_of(attempted, self.steps_done, measurement, incumbent))
         return transition_of(step, self.task.ref, self._run.run, attempted.model)
 
 
@@ -279,21 +306,3 @@ def _declared(source: str) -> Declared | None:
         return declared(source)
     except BadAnswerError:
         return None
-
-
-def _node(attempted: Attempted, index: int, measurement: Measurement, incumbent: Node | None) -> Node:
-    source = Candidate(attempted.source).source
-    return Node(
-        step_id=attempted.slot,
-        parent_id=attempted.plan.parent_id,
-        index=index,
-        mode=attempted.plan.mode,
-        source=source,
-        sha256=attempted.sha256,
-        plan=attempted.words,
-        direction=attempted.plan.choice.direction,
-        strategies=attempted.strategies,
-        measurement=measurement,
-        incumbent_id=None if incumbent is None else incumbent.step_id,
-        features=code_features(source).names,
-    )

@@ -76,6 +76,11 @@ def resources(options: dict[str, Any]) -> Any:
     help="What the memory must forget of these tasks.",
 )
 @click.option("--fixed-steps", is_flag=True, help="Every task takes exactly T steps, also near its bound.")
+@click.option(
+    "--confirm/--no-confirm",
+    default=None,
+    help="Measure each winner again after the search, in a new process with other seeds [default: confirm].",
+)
 @click.option("--shared", is_flag=True, help="Tasks learn from each other while the run goes on.")
 @click.option("--seed", type=int, help="Secret of the run; random by default.")
 @click.option("--temperature", type=float, help="Of the model; by default the endpoint's own.")

@@ -41,7 +41,7 @@ def speed_over_steps(task: TaskView) -> Chart | None:
         )
     return Chart(
         x_title="step",
-        y_title="time, log scale",
+        y_title="time along paired ratios, log scale",
         x_ticks=tuple((x.at(step), str(step + 1)) for step in range(last + 1)),
         y_ticks=tuple((y.at(tick), charts.microseconds(tick)) for tick in y.ticks()),
         lines=lines(series),
@@ -80,6 +80,10 @@ def lines(series: Sequence[tuple[str, str, list[tuple[float, float]]]]) -> tuple
 
 
 def _time(step: StepView) -> float | None:
+    return _measured(step) if step.paired_us is None else step.paired_us
+
+
+def _measured(step: StepView) -> float | None:
     return step.measurement.timing.median_us if step.measurement.timing else None
 
 
@@ -87,7 +91,7 @@ def _best_so_far(task: TaskView) -> list[tuple[float, float]]:
     points: list[tuple[float, float]] = []
     best: float | None = None
     for number in sorted({step.step for step in task.steps}):
-        times = [time for step in task.steps if step.step == number and (time := _time(step)) is not None]
+        times = [time for step in task.steps if step.step == number and step.promoted and (time := _time(step))]
         candidates = times if best is None else [best, *times]
         if candidates:
             best = min(candidates)
@@ -98,7 +102,9 @@ def _best_so_far(task: TaskView) -> list[tuple[float, float]]:
 def _title(step: StepView) -> str:
     measurement = step.measurement
     verdict = (
-        charts.microseconds(_time(step)) if step.correct else f"{measurement.outcome.value}: {measurement.error[:160]}"
+        charts.microseconds(_measured(step))
+        if step.correct
+        else f"{measurement.outcome.value}: {measurement.error[:160]}"
     )
     return f"step {step.step + 1} · {step.direction or step.mode}\n{verdict}"
 

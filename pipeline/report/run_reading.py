@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
 from artifacts.runlog import Event, RunLog
+from pipeline.report.paired import fastest, paired_times
 from pipeline.report.run_view import Cost, RunView, StepView, TaskView
 
 
@@ -56,21 +57,20 @@ def _task(
     gates: Mapping[str, str],
 ) -> TaskView:
     end = finished.get(item.task.task_id)
-    best = end.best_step if end else _fastest(steps)
+    times = paired_times(steps)
+    best = end.best_step if end else fastest(steps, times)
     views = [_step(step, names, gates.get(f"{step.task_id}/{step.step_id}", "")) for step in steps]
-    shown = [replace(view, best=step.step_id == best) for view, step in zip(views, steps, strict=True)]
-    status = end.reason if end else "not finished"
-    return TaskView(ref=item.task, status=status, steps=tuple(shown))
-
-
-def _fastest(steps: Iterable[LoggedStep]) -> str:
-    """Step id of the fastest correct candidate of a task that has not finished; empty without one."""
-    timed = [
-        (step.measurement.timing.median_us, step.step_id)
-        for step in steps
-        if step.measurement and step.measurement.timing
+    shown = [
+        replace(view, best=step.step_id == best, paired_us=times.get(step.step_id))
+        for view, step in zip(views, steps, strict=True)
     ]
-    return min(timed)[1] if timed else ""
+    return TaskView(
+        ref=item.task,
+        status=end.reason if end else "not finished",
+        steps=tuple(shown),
+        confirmed=end.confirmed if end else None,
+        refuted=tuple(f"step {step}: {why}" for step, why in end.refuted.items()) if end else (),
+    )
 
 
 def _step(step: LoggedStep, names: Mapping[str, str], gate: str) -> StepView:
@@ -105,9 +105,10 @@ def _device(steps: Iterable[LoggedStep]) -> str:
     return ", ".join(names)
 
 
-def _cost(events: Iterable[Event], steps: list[LoggedStep]) -> Cost:
+def _cost(events: Sequence[Event], steps: list[LoggedStep]) -> Cost:
     answers = [event.payload for event in events if event.kind == "answer"]
-    measured = [step.measurement for step in steps if step.measurement is not None]
+    taken = [decode(Measurement, event.payload) for event in events if event.kind == "measurement"]
+    measured = taken or [step.measurement for step in steps if step.measurement is not None]
     return Cost(
         calls=len(answers),
         recorded=sum(bool(_field(answer, "recorded")) for answer in answers),

@@ -15,7 +15,8 @@ from artifacts.task import TaskRef
 class StepView:
     """One candidate: what was tried, why, and what came out.
 
-    ``step`` counts from 0; ``direction`` is a name for people; ``best`` marks the task's final candidate.
+    ``step`` counts from 0; ``direction`` is a name for people; ``best`` marks the task's final candidate;
+    ``paired_us`` is its time on one scale with the task's other candidates, see :mod:`pipeline.report.paired`.
     """
 
     step: int
@@ -29,20 +30,33 @@ class StepView:
     gate: str
     measurement: Measurement
     best: bool = False
+    paired_us: float | None = None
 
     @property
     def correct(self) -> bool:
         """Whether the candidate passed every check."""
         return self.measurement.outcome is Outcome.CORRECT
 
+    @property
+    def promoted(self) -> bool:
+        """Whether it may be the best: correct, and not called slower by its paired test."""
+        return self.correct and self.measurement.faster_than_incumbent is not False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """All that happened on one task; ``steps`` in the order of the log."""
+    """All that happened on one task; ``steps`` in the order of the log.
+
+    Attributes:
+        confirmed: the final candidate measured again after the search; None when that was not asked for.
+        refuted: why faster candidates failed then.
+    """
 
     ref: TaskRef
     status: str
     steps: tuple[StepView, ...]
+    confirmed: Measurement | None = None
+    refuted: tuple[str, ...] = ()
 
     @property
     def final(self) -> StepView | None:
@@ -65,8 +79,13 @@ class TaskView:
         return next((bound for bound in bounds if bound is not None), None)
 
     def speedup(self, baseline: str) -> float | None:
-        """Of the final candidate, against ``baseline`` of the same measurement."""
-        return self.final.measurement.speedup(baseline) if self.final else None
+        """Of the final candidate, against ``baseline`` of the same measurement (the one after the search if any)."""
+        return self.verdict.speedup(baseline) if self.verdict else None
+
+    @property
+    def verdict(self) -> Measurement | None:
+        """The measurement that the final candidate is reported with."""
+        return self.confirmed or (self.final.measurement if self.final else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

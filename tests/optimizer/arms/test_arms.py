@@ -15,7 +15,7 @@ from artifacts.state import State
 from optimizer.arms import ARMS, Arm, ArmContext, Choice, make_arm
 from optimizer.selection import SelectionSettings
 
-SETTINGS = SelectionSettings(explore=0.0)
+SETTINGS = SelectionSettings(explore=0.0, least_lead=0.0)
 WITH_MEMORY = [name for name in ARMS if name not in ("feedback", "best-of-n")]
 
 

@@ -99,9 +99,18 @@ def finish(desk: Desk) -> Result:
 def test_a_run_goes_from_files_to_a_winner(desk: Desk) -> None:
     result = finish(desk)
     assert result.exit_code == 0, result.output
-    assert "mine/-/a: 2.00x eager after 2 steps" in result.output
+    assert "mine/-/a: 2.00x eager, measured again, after 2 steps" in result.output
     winner = (desk.run / "best" / "mine_a.py").read_text()
     assert "# speedup over eager: 2.000 (interval 1.941 to 2.061)" in winner
+    assert "# measured again after the search" in winner
+
+
+def test_a_run_goes_on_with_the_confirmation_that_it_was_started_with(desk: Desk) -> None:
+    assert desk.optimize("--no-confirm").exit_code == 0
+    assert finish(desk).exit_code == 0
+    jobs = [event["key"] for event in lines(desk.run / "events.jsonl") if event["kind"] == "measurement"]
+    assert jobs
+    assert not any(key.endswith("/confirm") for key in jobs)
 
 
 def test_a_winner_can_be_loaded_with_the_weights_of_the_reference(desk: Desk) -> None:

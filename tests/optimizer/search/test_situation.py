@@ -9,6 +9,7 @@ from artifacts.memory.htg import Memory
 from artifacts.state import State
 from artifacts.task import TaskRef
 from optimizer.arms import ArmContext, make_arm
+from optimizer.search.cargo import Cargo
 from optimizer.search.population import Population
 from optimizer.search.settings import SearchSettings
 from optimizer.search.situation import situation_of
@@ -34,6 +35,6 @@ def test_a_template_in_another_language_is_left_out(
     choice = arm.choose(ArmContext(state=softmax_state))
     ref = TaskRef(task_id="t/-/a", suite="t", family="softmax")
     task = Task(ref=ref, source="pass", path="a.py")
-    found = situation_of(task, Population(SearchSettings()), None, choice, arm, (), "0.0", 0, language)
+    found = situation_of(task, Population(SearchSettings()), None, choice, arm, (), "0.0", 0, Cargo(spoken, language))
     assert found.strategies
     assert all(bool(advice.strategy.template) == shown for advice in found.strategies)

@@ -1,0 +1,74 @@
+"""What a strategy brings along: of its recipes and templates, those that were learnt on operators like the one at hand.
+
+A template is shown only where it fits. Three lines of somebody's attention kernel in the prompt of a convolution cost
+tokens and lead astray; the name and intent of the strategy say as much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artifacts.candidate import Language
+from artifacts.memory.htg import Memory
+from artifacts.memory.records import Excerpt, Strategy
+
+KIN = (
+    frozenset({"reduction", "normalization", "softmax", "loss"}),
+    frozenset({"convolution", "pooling"}),
+    frozenset({"elementwise", "fusion"}),
+)
+"""Families whose kernels are built alike: rows that are reduced, windows that slide, chains of pointwise operators."""
+
+_MARKS = (
+    (Language.CUDA, re.compile(r"__global__|__device__|__shared__|threadIdx|blockIdx|<<<|#include <cuda")),
+    (Language.TRITON, re.compile(r"\btl\.|@triton|\btriton\.")),
+    (Language.CPP, re.compile(r"#pragma omp|\bat::parallel_for")),
+)
+"""What gives the language of a piece of code away; pieces without any mark may be in any."""
+
+
+class Cargo:
+    """Chooses texts of a memory's strategies for candidates in one language."""
+
+    def __init__(self, memory: Memory, language: Language) -> None:
+        self._memory = memory
+        self._language = language
+
+    def fitting(self, strategy: Strategy, family: str) -> Strategy:
+        """``strategy`` with the recipe and template that fit an operator of ``family``.
+
+        A recipe of another family is kept where there is none of its own, because prose carries over; a template is
+        not, unless the strategy has conditions that single out where it belongs.
+        """
+        recipe = next((item.text for item in self._near_first(strategy.recipes, family)), strategy.recipe)
+        return replace(strategy, recipe=recipe, template=self._template(strategy, family))
+
+    def _template(self, strategy: Strategy, family: str) -> str:
+        fitting = [item.text for item in self._near_first(strategy.templates, family)]
+        if strategy.when or not strategy.templates:
+            fitting.append(strategy.template)
+        return next((text for text in fitting if self._spoken(text)), "")
+
+    def _near_first(self, items: Sequence[Excerpt], family: str) -> list[Excerpt]:
+        """Excerpts from the same family, then from its kin, each in their order; none from others."""
+        kin = next((group for group in KIN if family in group), frozenset({family}))
+        near = [item for item in items if self._families.get(item.transition_id) in kin]
+        return sorted(near, key=lambda item: self._families[item.transition_id] != family)
+
+    def _spoken(self, text: str) -> bool:
+        return next((name for name, mark in _MARKS if mark.search(text)), self._language) is self._language
+
+    @cached_property
+    def _families(self) -> dict[str, str]:
+        """Family of each transition that gave an excerpt."""
+        excerpts = [item for strategy in self._memory.strategies for item in (*strategy.recipes, *strategy.templates)]
+        named = pa.array(sorted({item.transition_id for item in excerpts}), pa.string())
+        table = self._memory.table.select(["transition_id", "state_family"])
+        found = table.filter(pc.is_in(table["transition_id"].cast(pa.string()), named))
+        return {row["transition_id"]: row["state_family"] for row in found.to_pylist()}

@@ -1,0 +1,72 @@
+"""Candidates of a task on one scale, whatever the host did between their measurements."""
+
+from dataclasses import replace
+
+import pytest
+
+from artifacts.candidate import Language
+from artifacts.measurement import Measurement, Timing
+from artifacts.outcome import Outcome
+from artifacts.run_events import LoggedStep
+from artifacts.state import State
+from pipeline.report.paired import fastest, paired_times
+
+
+def timing(us: float) -> Timing:
+    return Timing(median_us=us, low_us=us, high_us=us)
+
+
+def step(step_id: str, parent: str | None, us: float | None, *, eager: float = 100.0, pair: float | None = None):  # type: ignore[no-untyped-def]
+    measured = Measurement(outcome=Outcome.COMPILE_ERROR, stage="build", device="cpu", error="no")
+    if us is not None:
+        measured = Measurement(
+            outcome=Outcome.CORRECT,
+            stage="timing",
+            device="cpu",
+            timing=timing(us),
+            baselines={"eager": timing(eager)},
+            incumbent=None if pair is None else timing(pair),
+            faster_than_incumbent=None if pair is None else us < pair,
+        )
+    return LoggedStep(
+        task_id="t",
+        step_id=step_id,
+        parent_id=parent,
+        index=int(step_id.split(".")[0]),
+        mode="optimize",
+        candidate_sha256=step_id,
+        parent_sha256=parent or "",
+        direction="",
+        strategies=(),
+        plan="",
+        state=State(family="softmax", arch="cpu", language=Language.CPP),
+        measurement=measured,
+    )
+
+
+def test_a_child_measured_under_load_is_placed_by_its_ratio_to_its_parent() -> None:
+    steps = [step("0.0", None, 50.0), step("1.0", "0.0", 80.0, eager=200.0, pair=100.0)]
+    assert paired_times(steps) == pytest.approx({"0.0": 100.0, "1.0": 80.0})
+    quiet = [step("0.0", None, 50.0), step("1.0", "0.0", 40.0, pair=50.0)]
+    assert paired_times(quiet) == pytest.approx({"0.0": 50.0, "1.0": 40.0})
+
+
+def test_a_repair_is_placed_by_its_nearest_correct_ancestor() -> None:
+    steps = [step("0.0", None, 50.0), step("1.0", "0.0", None), step("2.0", "1.0", 30.0, pair=60.0)]
+    assert paired_times(steps)["2.0"] == pytest.approx(25.0)
+
+
+def test_a_candidate_from_the_reference_is_placed_by_the_best_before_it() -> None:
+    steps = [step("0.0", None, 50.0), step("0.1", None, 40.0), step("1.0", None, 60.0, pair=80.0)]
+    assert paired_times(steps)["1.0"] == pytest.approx(30.0)
+
+
+def test_a_child_that_its_pair_calls_slower_is_not_the_best() -> None:
+    steps = [step("0.0", None, 50.0), step("1.0", "0.0", 10.0, pair=9.0)]
+    assert fastest(steps, paired_times(steps)) == "0.0"
+
+
+def test_without_a_baseline_times_stay_as_they_were_measured() -> None:
+    lone = step("0.0", None, 50.0)
+    bare = replace(lone, measurement=replace(lone.measurement, baselines={}))
+    assert paired_times([bare]) == {"0.0": 50.0}
