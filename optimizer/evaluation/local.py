@@ -48,13 +48,13 @@ class LocalEvaluator:
     """A :class:`optimizer.evaluation.protocol.Evaluator` over processes of this host.
 
     Args:
-        workers: candidates that build at a time; the number of cores when 0.
+        workers: candidates that build at a time; two for each core when 0 (compilers queue for cores on their own).
         settings: devices and cache.
     """
 
     def __init__(self, workers: int = 0, settings: LocalSettings | None = None) -> None:
         self._settings = settings or LocalSettings()
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = workers or 2 * (os.cpu_count() or 1)
         root = self._settings.cache or default_root()
         root.mkdir(parents=True, exist_ok=True)
         self._server = ForkServer()  # imports torch while this process looks for its compilers

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 _LOOK_S = 0.1
-_NICENESS = 10
+NICENESS = 10
 """A judge on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
 
 
@@ -53,9 +53,11 @@ class ProcessRunner:
 
     Args:
         environment: variables of the children; a scrubbed copy of ours when None.
+        niceness: how far they step back.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, niceness: int = NICENESS) -> None:
+        self._niceness = niceness
         self._environment = dict(scrubbed_environment() if environment is None else environment)
 
     def run(
@@ -74,7 +76,7 @@ class ProcessRunner:
             start_new_session=True,
         )
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PGRP, process.pid, _NICENESS)
+            os.setpriority(os.PRIO_PGRP, process.pid, self._niceness)
         try:
             output = _output(process, timeout_s, stop)
         except subprocess.TimeoutExpired as problem:

@@ -103,12 +103,11 @@ class FastRoute:
 
     def _compile(self, unit: Unit, order: _Order) -> tuple[int, str]:
         """Status and output of one call; the first that fails stops the others, whose output says nothing then."""
-        header = [] if unit.header is None else self._headers_of(unit, order.wait)
-        with self._slots.slot(order.ticket):
+        header = self._headers_of(unit, order.wait)
+        with self._slots.slot(order.ticket, gets_cheaper=not self._precompiled.is_in(header)):
             if order.stop.is_set():
                 return 1, ""
-            if unit.header is not None and not order.wait:
-                header = self._headers_of(unit, False)  # it may be there by now
+            header = self._headers_of(unit, order.wait)  # it may be there by now
             command = [*unit.command, *header, "-o", unit.object]
             done = self._runner.run(command, order.directory, order.timeout_s, order.stop)
         if done.status and order.stop.is_set():
@@ -118,8 +117,7 @@ class FastRoute:
         return done.status, done.output
 
     def _headers_of(self, unit: Unit, wait: bool) -> list[str]:
-        assert unit.header is not None
-        return self._precompiled.include_flags(unit.header, unit.code, wait=wait)
+        return [] if unit.header is None else self._precompiled.include_flags(unit.header, unit.code, wait=wait)
 
     def _units(self, request: BuildRequest, directory: Path) -> list[Unit]:
         units = []

@@ -61,6 +61,10 @@ class PrecompiledHeaders:
                 threading.Thread(target=self._prepare, args=(header, home, tuple(flags)), name="headers").start()
         return ["-include", str(header)]
 
+    def is_in(self, flags: Sequence[str]) -> bool:
+        """Whether flags of :meth:`include_flags` name no header at all or a precompiled one."""
+        return not flags or flags[1].startswith(str(self._folder / "pch-"))
+
     def _prepare(self, header: Path, home: Path, flags: Sequence[str]) -> None:
         with contextlib.suppress(BuildTimeoutError, OSError):  # a folder that is gone by now needs no headers
             self._compile(header, home, flags)

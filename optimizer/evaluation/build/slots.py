@@ -25,7 +25,7 @@ class CompilerSlots:
         self._free = count
         self._tickets = itertools.count(URGENT + 1)
         self._arrivals = itertools.count()
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[tuple[bool, int, int]] = []
         self._changed = threading.Condition()
 
     def ticket(self) -> int:
@@ -33,10 +33,10 @@ class CompilerSlots:
         return next(self._tickets)
 
     @contextlib.contextmanager
-    def slot(self, ticket: int) -> Iterator[None]:
-        """Wait for a slot and hold it."""
+    def slot(self, ticket: int, *, gets_cheaper: bool = False) -> Iterator[None]:
+        """Wait for a slot and hold it; work that ``gets_cheaper`` with time lets all other work go first."""
         with self._changed:
-            place = (ticket, next(self._arrivals))
+            place = (gets_cheaper, ticket, next(self._arrivals))
             heapq.heappush(self._waiting, place)
             self._changed.wait_for(lambda: self._free > 0 and self._waiting[0] == place)
             heapq.heappop(self._waiting)

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from optimizer.evaluation.build.command import ProcessRunner, Runner, scrubbed_environment
+from optimizer.evaluation.build.command import NICENESS, ProcessRunner, Runner, scrubbed_environment
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.build.route import Attempt, write_files
 
@@ -35,7 +35,8 @@ class StockRoute:
         environment = scrubbed_environment()
         if arch:
             environment["TORCH_CUDA_ARCH_LIST"] = f"{arch[:-1]}.{arch[-1]}" if arch[-1].isdigit() else _suffixed(arch)
-        self._runner = runner or ProcessRunner(environment)
+        # Whoever comes here has waited for a fast route already: it is the last candidate of a batch to be decided.
+        self._runner = runner or ProcessRunner(environment, niceness=NICENESS // 2)
 
     def supports(self, request: BuildRequest) -> bool:
         """Anything: this route decides."""

@@ -36,6 +36,28 @@ def test_the_oldest_build_goes_first_and_urgent_work_before_it() -> None:
     assert log == [URGENT, old, young]
 
 
+def test_what_gets_cheaper_lets_everything_else_go_first() -> None:
+    slots = CompilerSlots(1)
+    old, young = slots.ticket(), slots.ticket()
+    log: list[str] = []
+
+    def work(name: str, ticket: int, later: bool) -> None:
+        with slots.slot(ticket, gets_cheaper=later):
+            log.append(name)
+
+    threads = [
+        threading.Thread(target=work, args=order)
+        for order in (("old, cheaper later", old, True), ("young", young, False))
+    ]
+    with slots.slot(URGENT):
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+    for thread in threads:
+        thread.join(30)
+    assert log == ["young", "old, cheaper later"]
+
+
 def test_no_more_run_than_there_are_slots() -> None:
     slots = CompilerSlots(3)
     running, most = 0, 0
@@ -94,6 +116,9 @@ def test_a_build_does_not_wait_for_headers_and_the_next_one_finds_them(tmp_path:
     assert precompiled.include_flags(header, [], wait=False) == ["-include", str(header)]
     compiler.allowed.set()
     waited = precompiled.include_flags(header, [], wait=True)
+    assert precompiled.is_in(waited)
+    assert precompiled.is_in([])
+    assert not precompiled.is_in(["-include", str(header)])
     assert waited == precompiled.include_flags(header, [], wait=False)
     assert Path(waited[1] + ".gch").read_text() == "precompiled"
     assert compiler.calls == 1
