@@ -28,7 +28,7 @@ def htam(
         TimeoutError: it ran longer than ``timeout_s``.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-P", "-m", "pipeline", *words]
+    command = [sys.executable, "-P", "-m", "flows.leash", str(os.getpid()), *words]
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

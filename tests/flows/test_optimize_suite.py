@@ -2,8 +2,10 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from flows.devices import Devices
 
 ROOT = Path(__file__).parents[2]
 TASKS = [str(ROOT / "examples/tasks/cpu" / name) for name in ("row_softmax.py", "rms_norm.py")]
+CASSETTE = ROOT / "examples/cassettes/demo.jsonl"
 FILES = {"llm": "files", "evaluator": "files", "arm": "feedback", "backend": "cpu", "steps": "2", "seed": "1"}
 
 
@@ -66,6 +69,44 @@ def test_a_command_that_was_killed_counts_as_lost_infrastructure(
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="ran longer"):
         htam(["doctor", "--json"], tmp_path / "log", timeout_s=0.05)
+
+
+def test_a_command_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    words = [*("optimize", TASKS[0], "--arm", "feedback", "--llm", f"replay:{CASSETTE}", "--steps", "1", "--seed", "0")]
+    words += ["--evaluator", f"pool:{pool}", "--run", str(tmp_path / "run")]  # nobody serves this pool
+    script = (
+        f"from pathlib import Path; from flows.command import htam; htam({words!r}, Path({str(tmp_path / 'log')!r}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-P", "-c", script])
+    try:
+        until(lambda: pool.is_dir() and any((pool / "jobs").iterdir()))
+        child = processes_with(str(pool), besides=parent.pid)
+        assert len(child) == 1
+    finally:
+        parent.kill()
+        parent.wait()
+    until(lambda: not processes_with(str(pool), besides=parent.pid))
+
+
+def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def processes_with(text: str, *, besides: int) -> list[int]:
+    """Living processes with ``text`` among their words, without this one and ``besides``."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in words and int(folder.name) not in (os.getpid(), besides):
+            found.append(int(folder.name))
+    return found
 
 
 def test_a_device_is_lent_to_one_task_at_a_time() -> None:
