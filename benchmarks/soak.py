@@ -1,15 +1,19 @@
-"""Months of flow activity in minutes: rebuilds over growing logs, killed at random; then look for anything left behind.
+"""Two hours of a team's service in minutes: a rebuild and a tuning run every five minutes, processes killed at random.
 
-    python -P benchmarks/soak.py [--seconds 180] [--seed 0]
+    python -P benchmarks/soak.py [--rounds 24] [--seed 0]
 
-Every round adds a small run to the logs and starts ``htam memory build`` in a process group of its own; about half of
-the rounds are killed with SIGKILL at a random moment. In the end no process, no half-written version and no stale lock
-may remain, every version must verify, and one undisturbed build must give what a build from nothing gives.
+A round stands for five minutes. It adds a small run to the logs, asks ``htam serve`` for a rebuild and for a tuning
+run (recorded answers, real builds and measurements on the CPU by two workers of a pool), and in two rounds of three
+kills one process at random: a flow, a tuning run, or a worker. What was killed is asked for again, as an operator or
+the next tick of the schedule would do. Then everything is ended in order and the host is looked over: processes, open
+files, locks, temporary files, half-written versions, measurements that were lost or done twice, and whether one
+undisturbed build equals a build from nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -18,138 +22,256 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 from results_file import write_results  # noqa: E402
+from soak_leftovers import files_below, locks_below, open_files, processes, resident_mib, shared_memory  # noqa: E402
+from soak_logs import write_run  # noqa: E402
 
-from artifacts.candidate import Language  # noqa: E402
-from artifacts.codec import encode  # noqa: E402
-from artifacts.measurement import Measurement, Timing  # noqa: E402
 from artifacts.memory.store import MemoryStore  # noqa: E402
-from artifacts.outcome import Outcome  # noqa: E402
-from artifacts.run_events import LoggedStep, TaskStarted  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
-from artifacts.state import State  # noqa: E402
-from artifacts.task import TaskRef  # noqa: E402
 
-PLANS = (
-    "Use vectorized loads",
-    "Tile in shared memory",
-    "Fuse the epilogue",
-    "Reduce by warp shuffles",
-    "Unroll by four",
-)
+TASKS = ("row_softmax", "rms_norm", "bias_gelu_residual")
+SETTINGS = """
+[service]
+work = "{base}/work"
+port = 0
+parallel = 2
+
+[[rebuild]]
+name = "soak"
+logs = ["{base}/logs"]
+store = "{base}/store"
+model = "hashing"
+
+[[optimize]]
+name = "tuning"
+tasks = ["{examples}/tasks/cpu/row_softmax.py"]
+runs = "{base}/tuned"
+arm = "feedback"
+llm = "replay:{examples}/cassettes/demo.jsonl"
+evaluator = "pool:{base}/pool"
+steps = 2
+"""
+VICTIMS = {"flow": "prefect", "tuning": "flows.leash", "worker": "evaluation.worker"}
+PATIENCE_S = 240.0
+
+
+class House:
+    """The service, its workers and its folders below ``base``."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        (base / "logs").mkdir()
+        (base / "tmp").mkdir()
+        (base / "team.toml").write_text(SETTINGS.format(base=base, examples=REPOSITORY / "examples"))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        self.environment = clean | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(base / "tmp"), "HTAM_SOAK": str(base)}
+        self.log = (base / "service.log").open("ab")
+        self.serve = self.start("-m", "pipeline", "serve", str(base / "team.toml"))
+        self.workers = [self.start_worker() for _ in range(2)]
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """One of our processes."""
+        command = [sys.executable, "-P", *words]
+        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=self.environment, start_new_session=True)
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        """A worker of the pool."""
+        words = ("--pool", str(self.base / "pool"), "--backend", "cpu", "--builders", "1")
+        return self.start("-m", "optimizer.evaluation.worker", *words, "--cache", str(self.base / "cache"))
+
+    def mend(self) -> None:
+        """Start workers that were killed anew, as an init system would."""
+        self.workers = [self.start_worker() if worker.poll() is not None else worker for worker in self.workers]
+
+    def kill(self, kind: str, rng: random.Random) -> bool:
+        """Kill one process of a kind; False when there is none."""
+        marks = {pid: words for pid, words in processes(str(self.base)).items() if VICTIMS[kind] in words}
+        if kind == "flow":
+            marks = {pid: words for pid, words in marks.items() if "server" not in words and "worker" not in words}
+        if not marks:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(sorted(marks)), signal.SIGKILL)
+        return True
+
+    def end(self) -> None:
+        """End everything in order."""
+        self.serve.send_signal(signal.SIGINT)
+        for worker in self.workers:
+            worker.terminate()
+        for process in (self.serve, *self.workers):
+            process.wait(120)
+        self.log.close()
+
+
+class Office:
+    """Asks the service for runs through its API."""
+
+    def __init__(self, house: House) -> None:
+        until(lambda: "pages and on-demand runs" in (house.base / "service.log").read_text(errors="replace"), 240)
+        text = (house.base / "service.log").read_text(errors="replace")
+        os.environ["PREFECT_API_URL"] = text.partition("on-demand runs: ")[2].partition(";")[0] + "/api"
+        from prefect.client.orchestration import get_client
+
+        self._client: Any = get_client(sync_client=True)
+        self._known: dict[str, Any] = {}
+
+    def ask(self, name: str, **parameters: Any) -> Any:
+        """Id of a new run of a deployment."""
+        if name not in self._known:
+            until(lambda: self._found(name), 120)
+        return self._client.create_flow_run_from_deployment(self._known[name], parameters=parameters).id
+
+    def _found(self, name: str) -> bool:
+        from prefect.exceptions import ObjectNotFound
+
+        with suppress(ObjectNotFound):
+            self._known[name] = self._client.read_deployment_by_name(name).id
+        return name in self._known
+
+    def state(self, run: Any) -> str:
+        """Completed, Failed, Crashed, ..., or empty while it runs."""
+        state = self._client.read_flow_run(run).state
+        return state.type.value if state is not None and state.is_final() else ""
 
 
 def main() -> None:
     """Disturb, then look."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--rounds", type=int, default=24, help="of five minutes each")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rng = random.Random(options.seed)
-    base = Path(tempfile.mkdtemp(prefix="htam-soak-"))
+    base, before = Path(tempfile.mkdtemp(prefix="htam-soak-")), shared_memory()
+    begin = time.monotonic()
     try:
-        figures = soak(base, options.seconds, rng)
+        figures = soak(base, options.rounds, random.Random(options.seed))
+        figures["shared_memory_left"] = len(shared_memory() - before)
+    except BaseException:
+        print((base / "service.log").read_text(errors="replace")[-4000:], file=sys.stderr)
+        raise
     finally:
-        shutil.rmtree(base)
-    print("\n".join(f"{name:<24}{value}" for name, value in figures.items()))
-    write_results("soak", figures | {"seed": options.seed})
-    if figures["left_processes"] or figures["half_written"] or not figures["same_as_fresh"]:
-        raise SystemExit("something was left behind")
+        for pid in processes(str(base)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(base, ignore_errors=True)
+    figures |= {"seed": options.seed, "stands_for_hours": options.rounds / 12, "took_s": time.monotonic() - begin}
+    print("\n".join(f"{name:<28}{value}" for name, value in figures.items()))
+    write_results("soak", figures)
+    bad = [name for name in ("left_processes", "left_locks", "half_written", "lost", "done_twice") if figures[name]]
+    if bad or not figures["same_as_fresh"] or not figures["all_verified"]:
+        raise SystemExit(f"something was left behind: {', '.join(bad)}")
 
 
-def soak(base: Path, seconds: float, rng: random.Random) -> dict[str, object]:
-    """Rounds until the time is over, then one build that nobody disturbs."""
-    end = time.monotonic() + seconds
-    rounds = killed = 0
-    longest = 12.0
-    while time.monotonic() < end:
-        write_run(base / "runs" / f"r{rounds}", f"r{rounds}", rng)
-        begin = time.monotonic()
-        limit = rng.uniform(0.1, longest) if rng.random() < 0.5 else None
-        was_killed = build(base, "work", "store", limit)
-        killed += was_killed
-        if not was_killed:
-            longest = time.monotonic() - begin
-        rounds += 1
-    build(base, "work", "store", None)
-    build(base, "fresh-work", "fresh-store", None)
-    store, fresh = MemoryStore(str(base / "store")), MemoryStore(str(base / "fresh-store"))
+def soak(base: Path, rounds: int, rng: random.Random) -> dict[str, Any]:
+    """All rounds, then the look around."""
+    house = House(base)
+    office = Office(house)
+    counts: Counter[str] = Counter()
+    samples: list[tuple[int, int, float]] = []
+    for number in range(rounds):
+        write_run(base / "logs" / f"r{number}", f"r{number}", rng)
+        counts += play(house, office, number, rng)
+        lasting = [house.serve.pid, *(worker.pid for worker in house.workers), *servers(base)]
+        samples.append((len(processes(str(base))), open_files(lasting), resident_mib(lasting)))
+        print(f"round {number + 1}: {dict(counts)}, processes, files and MiB {samples[-1]}", flush=True)
+    house.end()
+    time.sleep(1)
+    early, late = samples[min(3, rounds - 1)], samples[-1]
+    growth = {"processes": [early[0], late[0]], "open_files": [early[1], late[1]], "resident_mib": [early[2], late[2]]}
+    left = {"left_processes": len(processes(str(base))), "left_locks": locks_below(base)}
+    return {"rounds": rounds, **counts, "after_round_4_and_last": growth} | left | examined(base, rounds)
+
+
+def servers(base: Path) -> list[int]:
+    """Prefect's server processes."""
+    return [pid for pid, words in processes(str(base)).items() if "prefect" in words and "server" in words]
+
+
+def play(house: House, office: Office, number: int, rng: random.Random) -> Counter[str]:
+    """One round: both runs until they are done, with a kill at a random moment in two rounds of three."""
+    counts: Counter[str] = Counter()
+    tasks = [str(REPOSITORY / "examples" / "tasks" / "cpu" / f"{TASKS[number % len(TASKS)]}.py")]
+    wanted = {
+        "rebuild-on-new-logs/soak": {},
+        "optimize-suite/tuning": {"runs": str(house.base / "tuned" / f"r{number}"), "tasks": tasks},
+    }
+    runs = {name: office.ask(name, **parameters) for name, parameters in wanted.items()}
+    strike = time.monotonic() + rng.uniform(1.0, 20.0) if rng.random() < 2 / 3 else None
+    kind = rng.choice(sorted(VICTIMS))
+    end = time.monotonic() + PATIENCE_S
+    while runs:
+        if strike is not None and time.monotonic() > strike and house.kill(kind, rng):
+            counts[f"killed_{kind}"] += 1
+            strike = None
+        house.mend()
+        for name, run in list(runs.items()):
+            state = office.state(run)
+            if state == "COMPLETED":
+                del runs[name]
+            elif state:
+                counts["asked_again"] += 1
+                runs[name] = office.ask(name, **wanted[name])
+        if time.monotonic() > end:
+            raise SystemExit(f"round {number} does not end: {sorted(runs)}")
+        time.sleep(0.3)
+    return counts
+
+
+def examined(base: Path, rounds: int) -> dict[str, Any]:
+    """What is in the folders, and one more build that nobody disturbs beside one from nothing."""
+    store = MemoryStore(str(base / "store"))
+    verified = 0
     for version in store.versions("soak"):
         store.verify("soak", version)
+        verified += 1
+    built = [build(base, *folders) for folders in (("work", "store"), ("fresh-work", "fresh-store"))]
+    tuned = [measured(run) for run in sorted((base / "tuned").glob("*/*")) if RunLog.is_run(run)]
+    pool = {name: len(files_below(base / "pool" / name)) for name in ("jobs", "leases", "workers")}
     return {
-        "rounds": rounds,
-        "killed": killed,
-        "versions": len(store.versions("soak")),
-        "half_written": len([path for path in (base / "store" / "soak").iterdir() if path.name.startswith(".tmp-")]),
-        "left_processes": len(processes(str(base))),
-        "same_as_fresh": store.tagged("soak", "latest") == fresh.tagged("soak", "latest"),
+        "versions": verified,
+        "all_verified": verified == len(store.versions("soak")),
+        "half_written": sum(path.name.startswith(".tmp-") for path in (base / "store" / "soak").iterdir()),
+        "same_as_fresh": built[0] == built[1],
+        "tuning_runs": len(tuned),
+        "measurements": sum(len(keys) for keys in tuned),
+        "lost": rounds - len(tuned) + sum(len(keys) < 2 for keys in tuned) + sum(pool.values()),
+        "done_twice": sum(len(keys) - len(set(keys)) for keys in tuned),
+        "temporary_files": files_below(base / "tmp"),
+        "gpu": "none on this host",
     }
 
 
-def build(base: Path, work: str, store: str, limit: float | None) -> bool:
-    """Build; True when it was killed after ``limit`` seconds."""
-    words = ["memory", "build", "--logs", "runs", "--name", "soak", "--model", "hashing", "--force"]
-    command = [sys.executable, "-P", "-m", "pipeline", *words, "--work", work, "--store", store]
+def measured(run: Path) -> list[str]:
+    """Keys of the measurements in a run."""
+    return [event.key for event in RunLog.open(run).events() if event.kind == "measurement"]
+
+
+def build(base: Path, work: str, store: str) -> str:
+    """Build all logs and return the version."""
+    words = ["memory", "build", "--logs", str(base / "logs"), "--name", "soak", "--model", "hashing", "--force"]
+    command = [sys.executable, "-P", "-m", "pipeline", *words, "--work", str(base / work), "--store", str(base / store)]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    with (base / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=base, stdout=log, stderr=log, env=environment, start_new_session=True)
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return True
-    if code:
-        raise SystemExit((base / "log").read_text()[-3000:])
-    return False
+    environment.pop("PREFECT_API_URL", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return json.dumps(done.stdout.split()[-1])
 
 
-def processes(text: str) -> list[int]:
-    """Living processes with ``text`` in their words or environment, other than this one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int(folder.name) != os.getpid() and text.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
-def write_run(path: Path, name: str, rng: random.Random) -> None:
-    """A small run with random gains."""
-    with RunLog.create(path, {"run_id": name}) as log:
-        task = TaskRef(task_id=f"soak/1/{name}", suite="soak", family=rng.choice(["softmax", "matmul"]), level=1)
-        reference = log.add_candidate(f"class Model: pass  # {name}\n")
-        started = TaskStarted(task=task, source_sha256=reference, path="task.py")
-        log.append("task_started", encode(started), key=task.task_id)
-        parent = ""
-        for index in range(4):
-            plan = rng.choice(PLANS)
-            sha256 = log.add_candidate(f"class ModelNew: pass  # {name} {index} {plan}\n")
-            time_us = rng.uniform(50.0, 200.0)
-            timing = Timing(median_us=time_us, low_us=time_us * 0.99, high_us=time_us * 1.01)
-            step = LoggedStep(
-                task_id=task.task_id,
-                step_id=f"{index}.0",
-                parent_id=f"{index - 1}.0" if index else None,
-                index=index,
-                mode="optimize" if index else "first",
-                candidate_sha256=sha256,
-                parent_sha256=parent,
-                direction="",
-                strategies=(),
-                plan=f"{plan}.",
-                state=State(family=task.family, arch="sm_90", language=Language.CUDA),
-                measurement=Measurement(outcome=Outcome.CORRECT, stage="timing", device="h200", timing=timing),
-            )
-            log.append("step", encode(step), key=f"{task.task_id}/{step.step_id}")
-            parent = sha256
+def until(condition: Callable[[], bool], limit_s: float) -> None:
+    """Wait for ``condition``."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit("the service does not answer")
+        time.sleep(0.3)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
 
 def _optimize_parameters(job: OptimizeJob) -> dict[str, Any]:
     options = {"store": job.store, "backend": job.backend, "llm": job.llm, "arm": job.arm, "memory": job.memory}
+    options |= {"evaluator": job.evaluator}
     options |= {"steps": str(job.steps), "candidates": str(job.candidates)}
     options |= {"budget-usd": _text(job.max_usd), "budget-calls": _text(job.max_calls)}
     given = {name: value for name, value in options.items() if value}

@@ -66,7 +66,8 @@ class OptimizeJob:
     """Tune a suite of tasks, one run a task below ``runs``; budgets are for each run.
 
     Attributes:
-        devices: GPU numbers, each given to one run at a time; empty for the CPU backend.
+        devices: GPU numbers, each given to one run at a time; empty for the CPU backend and for pools.
+        evaluator: ``local``, ``files`` or ``pool:DIR``, as for ``htam optimize``.
     """
 
     name: str
@@ -76,6 +77,7 @@ class OptimizeJob:
     store: str = "memories"
     backend: str = "cpu"
     llm: str = "files"
+    evaluator: str = "local"
     arm: str = "htam"
     steps: int = 6
     candidates: int = 1
@@ -184,8 +186,8 @@ def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
             MemoryStore(job.store).resolve(*split_reference(job.memory))
         except HtamError as problem:
             yield f"optimize {job.name}: {problem}"
-    if job.backend == "cuda" and not job.devices:
-        yield f"optimize {job.name}: backend cuda needs devices, for example devices = [0]"
+    if job.backend == "cuda" and job.evaluator == "local" and not job.devices:
+        yield f'optimize {job.name}: backend cuda needs devices, for example devices = [0], or evaluator = "pool:DIR"'
 
 
 def _store_problem(where: str, store: str) -> Iterator[str]:
