@@ -17,7 +17,7 @@ from artifacts.errors import BadInputError
 
 T = TypeVar("T")
 _PLAIN = (str, float, int)
-"""Kinds whose values are taken as they are; lists of nothing else, such as timing samples, are not looked at one by one."""
+"""Kinds whose values are taken as they are; lists of nothing else, such as timing samples, are taken whole."""
 
 
 def encode(value: object) -> Any:

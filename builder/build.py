@@ -17,7 +17,7 @@ from artifacts.memory.store import MemoryStore, MemoryVersion
 from artifacts.trajectory import Quarantined
 from builder.cluster import ClusterSettings, identity
 from builder.describe.refine import CachedRefiner, OpenAIRefiner, Refiner
-from builder.drafting import DraftCache, DraftedLog, draft_log
+from builder.drafting import DraftCache, DraftedLog, draft_logs
 from builder.embed import CachedEmbedder, Embedder
 from builder.judge.quality import gate, quality
 from builder.link.assemble import assemble
@@ -30,13 +30,14 @@ from builder.logs.discover import discover
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """How a memory is built; part of its identity except for ``cache``.
+    """How a memory is built; part of its identity except for ``cache`` and ``workers``.
 
     Attributes:
         name: of the memory.
         cache: folder for drafted logs and text vectors; None remembers nothing.
         replay: judge the memory by replay and write the figures into its manifest.
         refine: language model that rewrites texts written from code differences; empty for none.
+        workers: processes that read and describe logs.
         refine_url: its OpenAI-compatible endpoint; None for the library's default.
     """
 
@@ -46,6 +47,7 @@ class BuildSettings:
     replay: bool = True
     refine: str = ""
     refine_url: str | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,9 @@ def build(paths: Iterable[Path | str], embedder: Embedder, settings: BuildSettin
     Raises:
         BadInputError: a path does not exist, or the logs hold no transition at all.
     """
-    cache = draft_cache(settings)
-    logs = [draft_log(log, cache, refiner(settings)) for log in discover(paths)]
+    logs = list(draft_logs(discover(paths), draft_cache(settings), refiner(settings), settings.workers))
     drafts = gather(logs)
+    logs = [log.without_rows() for log in logs]
     labels = group(drafts, embedder, settings)
     memory = link(drafts, labels, logs, embedder, settings)
     return BuiltMemory(

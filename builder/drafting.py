@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import hashlib
 import io
 import itertools
 import json
-from dataclasses import dataclass
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,6 +60,10 @@ class DraftedLog:
     records: int
     reused: bool
 
+    def without_rows(self) -> DraftedLog:
+        """What is still to say of the log once its rows are gathered; a million of them need not be held twice."""
+        return replace(self, table=DRAFTS.empty_table())
+
 
 class DraftCache:
     """Drafted logs in a folder, one file a log, named by all that decides its content.
@@ -78,6 +87,26 @@ class DraftCache:
     def put(self, key: str, body: bytes) -> None:
         """Remember ``body``; a reader sees all of it or nothing."""
         self._files.write(hashlib.sha256(body).digest() + body, key)
+
+
+def draft_logs(
+    logs: Sequence[LogFile], cache: DraftCache | None = None, refiner: Refiner | None = None, workers: int = 1
+) -> Iterator[DraftedLog]:
+    """Draft logs in their order, in ``workers`` processes where that is more than one."""
+    draft = functools.partial(draft_log, cache=cache, refiner=refiner)
+    if min(workers, len(logs)) < 2:
+        yield from map(draft, logs)
+        return
+    # Not forked: libraries that are loaded here may hold threads and locks.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(logs)), context, _collect_rarely) as pool:
+        yield from pool.map(draft, logs)
+
+
+def _collect_rarely() -> None:
+    """Syntax trees are many objects without cycles: the default looks through them for cycles all the time."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def draft_log(log: LogFile, cache: DraftCache | None = None, refiner: Refiner | None = None) -> DraftedLog:

@@ -13,24 +13,10 @@ from typing import Any
 _DOTTED = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _KEYWORD = re.compile(r"\b([A-Za-z_]\w*)\s*=(?!=)")
 _PLAIN = frozenset(
-    {
-        *(
-            "ctx",
-            "op",
-            "ops",
-            "id",
-            "attr",
-            "name",
-            "arg",
-            "kind",
-            "module",
-            "level",
-            "simple",
-            "conversion",
-            "is_async",
-        ),
-        *("type_comment", "type_ignores", "names", "asname", "rest", "kwd_attrs"),
-    }
+    [
+        *("ctx", "op", "ops", "id", "attr", "name", "arg", "kind", "module", "level", "simple", "conversion"),
+        *("is_async", "type_comment", "type_ignores", "names", "asname", "rest", "kwd_attrs"),
+    ]
 )
 _SKIPPED = frozenset({"get_inputs", "get_init_inputs"})
 
