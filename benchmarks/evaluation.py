@@ -150,8 +150,15 @@ def recorded_request(candidate: BenchmarkCandidate) -> Any:
 def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """All candidates through the worker's evaluator, empty cache; then once more with the cache full."""
     cache = Path(arguments.scratch) / "ours"
-    first = evaluate_ours(candidates(), cache, arguments)
-    return {"cold": first, "warm": evaluate_ours(candidates(), cache, arguments) if arguments.all else None}
+    shutil.rmtree(cache, ignore_errors=True)
+    first, second = (evaluate_ours(candidates(), cache, arguments) for _ in range(2))
+    return {"cold": first, "warm": second, "median_difference": difference(first["rows"], second["rows"])}
+
+
+def difference(first: dict[str, Any], second: dict[str, Any]) -> float:
+    """Median over the candidates of how far their two times are apart."""
+    pairs = [(row["median_us"], second[name]["median_us"]) for name, row in first.items()]
+    return statistics.median(abs(one - other) / min(one, other) for one, other in pairs if one and other)
 
 
 def evaluate_ours(chosen: list[BenchmarkCandidate], cache: Path, arguments: argparse.Namespace) -> dict[str, Any]:

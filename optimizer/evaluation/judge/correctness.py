@@ -24,15 +24,30 @@ from optimizer.evaluation.judge.trials import Trial, plan
 
 STAGE = "correctness"
 _CONTROLS = frozenset({"zeros", "mean"})
+_LARGE_BYTES = 1 << 32
+"""Of answers on a host."""
+_LARGE_VARIANTS = 2
+"""Enough for a draw that the candidate can not foresee, where more would fill the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainTrial:
-    """Inputs as the task gives them, the reference's answer and what may deviate from it."""
+    """Inputs as the task gives them and what may deviate from the reference's answer to them.
+
+    Attributes:
+        held: that answer, None where it is too large to be kept.
+        ask: gives it again.
+    """
 
     case: Case
-    answer: Answer
     bounds: list[Tolerance | None]
+    held: Answer | None
+    ask: Callable[[], Answer]
+
+    @property
+    def answer(self) -> Answer:
+        """What the reference says."""
+        return self.ask() if self.held is None else self.held
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +58,7 @@ class Checked:
         checks: names of what was tried and held.
         notes: what could not be tried and why.
         max_abs_error: over all plain trials.
-        plain: the trials with plain seeds.
+        plain: the trials with plain seeds, while they are under way.
         variants: one model on the inputs of all plain trials; timing draws from them.
         kernel_calls: calls into own kernels that the candidate's process counted in one call.
     """
@@ -91,6 +106,7 @@ class Correctness:
                 f"the task can not be refereed: {' and '.join(sorted(missing))} would pass as output",
             )
         checked.variants = self._variants(checked)
+        checked.plain = []
         self._twice(checked)
         return checked
 
@@ -114,7 +130,8 @@ class Correctness:
         checked.checks.append(trial.name)
         if trial.required and not trial.awkward:
             checked.max_abs_error = max(checked.max_abs_error, largest_error(first.tensors, answer))
-            checked.plain.append(PlainTrial(case=case, answer=answer, bounds=bounds))
+            if not (_is_large(answer) and len(checked.plain) >= _LARGE_VARIANTS):
+                checked.plain.append(self._plain_trial(case, answer, bounds))
             checked.kernel_calls = int(first.extra.get("kernel_calls", 0))
 
     def _construct(self, case: Case) -> str:
@@ -177,9 +194,13 @@ class Correctness:
             answer = self._reference.answer(case)
             bounds = bounds_of(answer)
             if bounds is not None:
-                variants.append(PlainTrial(case=case, answer=answer, bounds=bounds))
+                variants.append(self._plain_trial(case, answer, bounds))
             self._pause()
         return variants
+
+    def _plain_trial(self, case: Case, answer: Answer, bounds: list[Tolerance | None]) -> PlainTrial:
+        held = None if _is_large(answer) else answer
+        return PlainTrial(case=case, bounds=bounds, held=held, ask=lambda: self._reference.answer(case))
 
     def _twice(self, checked: Checked) -> None:
         """Same input addresses, other contents: nothing may be kept from the call before."""
@@ -201,6 +222,17 @@ class Correctness:
 
     def _problem(self, trial: PlainTrial, part: tuple[dict[str, Any], list[Any]]) -> str:
         return output_problem(*part, trial.answer, trial.bounds, self._reference.device)
+
+
+def _is_large(answer: Answer) -> bool:
+    """Whether answers are better computed again than kept: beyond a 32nd of the device."""
+    import torch
+
+    tensors = [*answer.exact_tensors, *answer.native_tensors]
+    room = 32 * _LARGE_BYTES
+    if tensors and tensors[0].is_cuda:
+        room = torch.cuda.get_device_properties(tensors[0].device).total_memory
+    return sum(int(tensor.nbytes) for tensor in tensors) > room // 32
 
 
 def _constant_at_birth(case: Case, name: str, value: Any) -> bool:

@@ -39,6 +39,7 @@ from optimizer.evaluation.timing import TimingSettings, compare, time_callable
 _SUSPICIOUS = 10.0
 """Speed-ups over eager above this are measured again in a fresh process."""
 _BASELINE_WARMUP_S = 0.03
+_SPARE_BYTES = 4 << 30
 
 
 class Evaluation:
@@ -140,6 +141,7 @@ class Evaluation:
         calls = self._prepare(self._cell, checked)
         unseen = UnseenInputs(reference, derive_seed(self._job.seed, "unseen"))
         work = work_of(case)
+        self._trim()
         self.watch.lap("preparation")
         with self._gate.alone():
             self.watch.lap("waiting to time")
@@ -155,6 +157,14 @@ class Evaluation:
         baselines |= self._time_baselines(others, checked, self._gate.alone)
         self.watch.lap("baselines")
         return timing, baselines, bound
+
+    def _trim(self) -> None:
+        """Give memory back that checking needed, where it is enough to matter to the candidate."""
+        if self._job.backend == "cuda":
+            import torch
+
+            if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _SPARE_BYTES:
+                torch.cuda.empty_cache()
 
     def _guard_work(self, checked: Checked) -> None:
         case = checked.variants[0].case

@@ -97,6 +97,9 @@ class Reference:
             inputs = _cloned(case.inputs)
             try:
                 native = copy.deepcopy(case.model)(*inputs)
+                storages = {tensor.untyped_storage().data_ptr() for tensor in split(inputs)[1]}
+                aliases = any(tensor.untyped_storage().data_ptr() in storages for tensor in split(native)[1])
+                del inputs
                 exact = self._exact(case)
             except Exception as problem:
                 raise BadTaskError(
@@ -104,8 +107,6 @@ class Reference:
                 ) from problem
         native_tensors = split(native)[1]
         exact_tensors = native_tensors if exact is None else split(exact)[1]
-        storages = {tensor.untyped_storage().data_ptr() for tensor in split(inputs)[1]}
-        aliases = any(tensor.untyped_storage().data_ptr() in storages for tensor in native_tensors)
         return Answer(
             native=native,
             exact_tensors=[tensor.double() if tensor.dtype.is_floating_point else tensor for tensor in exact_tensors],
@@ -116,7 +117,7 @@ class Reference:
     def _exact(self, case: Case) -> Any:
         """The output in fp64; None when the model insists on its own precision."""
         try:
-            return copy.deepcopy(case.model).double()(*_doubled(_cloned(case.inputs)))
+            return copy.deepcopy(case.model).double()(*_doubled(case.inputs))
         except (RuntimeError, TypeError, NotImplementedError):
             return None
 
@@ -151,7 +152,10 @@ def _cloned(inputs: list[Any]) -> list[Any]:
 
 
 def _doubled(inputs: list[Any]) -> list[Any]:
+    """Copies, floating-point ones in fp64."""
+    import torch
+
     result: list[Any] = map_tensors(
-        inputs, lambda tensor: tensor.double() if tensor.dtype.is_floating_point else tensor
+        inputs, lambda tensor: tensor.to(torch.float64 if tensor.dtype.is_floating_point else tensor.dtype, copy=True)
     )
     return result

@@ -7,6 +7,8 @@ precision (so that ill-conditioned tasks do not fail honest kernels).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ _RMS = {"float64": 1e-10, "float32": 1.5e-4, "float16": 4e-3, "bfloat16": 3e-2}
 _ELEMENT = {"float64": 1e-9, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 """Allowed error of one element over its own size and over the mean size."""
 _NATIVE_FACTOR = 16.0
+_CHUNK = 1 << 26
 _ILL_CONDITIONED = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 3e-1}
 
 
@@ -30,38 +33,52 @@ class Tolerance:
 def tolerance_for(exact: Any, native: Any) -> Tolerance | None:
     """Bounds from the exact (fp64) and the native output; None when the task is ill-conditioned here."""
     dtype = str(native.dtype).removeprefix("torch.")
-    if not exact.numel():
+    count = exact.numel()
+    if not count:
         return Tolerance(rms=0.0, absolute=0.0, relative=0.0)
-    error = (native.double() - exact).abs()
-    rms, spread = _rms(exact), _rms(exact - exact.mean())
-    own = _rms(error)
+    mean = float(exact.mean())
+    size = magnitude = variance = lost = largest = 0.0
+    for _, right, value in _chunks(exact, native):
+        error = (value.double() - right).abs()
+        lost += float(error.square().sum())
+        largest = max(largest, float(error.max()))
+        size += float(right.square().sum())
+        magnitude += float(right.abs().sum())
+        variance += float((right - mean).square().sum())
+    rms, spread, own = (math.sqrt(total / count) for total in (size, variance, lost))
     if own > _ILL_CONDITIONED[dtype] * rms:
         return None
     allowed = _RMS[dtype] * rms
-    if exact.numel() > 1 and spread > 0:
+    if count > 1 and spread > 0:
         allowed = min(allowed, 0.1 * spread)
     element = _ELEMENT[dtype]
     return Tolerance(
         rms=max(allowed, _NATIVE_FACTOR * own),
-        absolute=element * float(exact.abs().mean()) + _NATIVE_FACTOR * float(error.max()),
+        absolute=element * magnitude / count + _NATIVE_FACTOR * largest,
         relative=element,
     )
 
 
 def mismatch(output: Any, exact: Any, tolerance: Tolerance) -> str:
     """Say how ``output`` differs, empty when it does not."""
-    if not exact.numel():
+    count = exact.numel()
+    if not count:
         return ""
-    value = output.double()
-    error = (value - exact).abs()
-    bad = ~(error <= tolerance.absolute + tolerance.relative * exact.abs())
-    if bool(bad.any()):
-        first = int(bad.flatten().nonzero()[0])
+    wrong, first, squares = 0, -1, 0.0
+    for start, right, value in _chunks(exact, output):
+        error = (value.double() - right).abs()
+        bad = ~(error <= tolerance.absolute + tolerance.relative * right.abs())
+        found = int(bad.sum())
+        if found and first < 0:
+            first = start + int(bad.nonzero()[0])
+        wrong += found
+        squares += float(error.square().sum())
+    if wrong:
         return (
-            f"{int(bad.sum())} of {bad.numel()} elements differ, the first at flat index {first}: "
-            f"{float(value.flatten()[first]):.6g} instead of {float(exact.flatten()[first]):.6g}"
+            f"{wrong} of {count} elements differ, the first at flat index {first}: "
+            f"{float(output.reshape(-1)[first]):.6g} instead of {float(exact.reshape(-1)[first]):.6g}"
         )
-    rms = _rms(error)
+    rms = math.sqrt(squares / count)
     if rms > tolerance.rms:
         scale = _rms(exact)
         return f"precision is too low: RMS error {rms / scale:.2e} of the output, {tolerance.rms / scale:.2e} allowed"
@@ -72,11 +89,23 @@ def powerless_controls(exact: Any, tolerance: Tolerance) -> set[str]:
     """Trivial outputs that the bounds would accept: ``zeros``, ``mean``."""
     import torch
 
-    controls = {"zeros": torch.zeros_like(exact), "mean": torch.full_like(exact, float(exact.mean()))}
+    values = {"zeros": 0.0, "mean": float(exact.mean())}
     if exact.numel() == 1:
-        del controls["mean"]
-    return {name for name, control in controls.items() if not mismatch(control, exact, tolerance)}
+        del values["mean"]
+    flat = exact.reshape(-1)
+    return {
+        name
+        for name, value in values.items()
+        if not mismatch(torch.full((), value, dtype=exact.dtype, device=exact.device).expand_as(flat), flat, tolerance)
+    }
 
 
-def _rms(value: Any) -> float:
-    return float(value.square().mean().sqrt())
+def _chunks(exact: Any, other: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Both flattened, in parts that leave room on a device that is full of the whole."""
+    right, value = exact.reshape(-1), other.reshape(-1)
+    for start in range(0, right.numel(), _CHUNK):
+        yield start, right[start : start + _CHUNK], value[start : start + _CHUNK]
+
+
+def _rms(exact: Any) -> float:
+    return math.sqrt(sum(float(right.square().sum()) for _, right, _ in _chunks(exact, exact)) / exact.numel())
