@@ -3,8 +3,8 @@
     python -P benchmarks/soak.py [--rounds 24] [--seed 0]
 
 A round stands for five minutes. It adds a small run to the logs, asks ``htam serve`` for a rebuild and for a tuning
-run (recorded answers, real builds and measurements on the CPU by two workers of a pool), and in two rounds of three
-kills one process at random: a flow, a tuning run, or a worker. What was killed is asked for again, as an operator or
+run (recorded answers, real builds and checks on the CPU by two workers of a pool; every sixth one is a good candidate
+that is timed at length, the others fail in seconds), and in two rounds of three kills one process at random: a flow, a tuning run, or a worker. What was killed is asked for again, as an operator or
 the next tick of the schedule would do. Then everything is ended in order and the host is looked over: processes, open
 files, locks, temporary files, half-written versions, measurements that were lost or done twice, and whether one
 undisturbed build equals a build from nothing.
@@ -32,13 +32,15 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 from results_file import write_results  # noqa: E402
+from soak_answers import write_quick  # noqa: E402
 from soak_leftovers import files_below, locks_below, open_files, processes, resident_mib, shared_memory  # noqa: E402
 from soak_logs import write_run  # noqa: E402
 
 from artifacts.memory.store import MemoryStore  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
 
-TASKS = ("row_softmax", "rms_norm", "bias_gelu_residual")
+EXAMPLES = REPOSITORY / "examples"
+FULL_EVERY = 6
 SETTINGS = """
 [service]
 work = "{base}/work"
@@ -53,10 +55,10 @@ model = "hashing"
 
 [[optimize]]
 name = "tuning"
-tasks = ["{examples}/tasks/cpu/row_softmax.py"]
+tasks = ["{base}/quick/rectifier.py"]
 runs = "{base}/tuned"
 arm = "feedback"
-llm = "replay:{examples}/cassettes/demo.jsonl"
+llm = "replay:{base}/quick/quick.jsonl"
 evaluator = "pool:{base}/pool"
 steps = 2
 """
@@ -71,7 +73,8 @@ class House:
         self.base = base
         (base / "logs").mkdir()
         (base / "tmp").mkdir()
-        (base / "team.toml").write_text(SETTINGS.format(base=base, examples=REPOSITORY / "examples"))
+        self.quick = write_quick(base / "quick")
+        (base / "team.toml").write_text(SETTINGS.format(base=base))
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         self.environment = clean | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(base / "tmp"), "HTAM_SOAK": str(base)}
         self.log = (base / "service.log").open("ab")
@@ -199,11 +202,7 @@ def servers(base: Path) -> list[int]:
 def play(house: House, office: Office, number: int, rng: random.Random) -> Counter[str]:
     """One round: both runs until they are done, with a kill at a random moment in two rounds of three."""
     counts: Counter[str] = Counter()
-    tasks = [str(REPOSITORY / "examples" / "tasks" / "cpu" / f"{TASKS[number % len(TASKS)]}.py")]
-    wanted = {
-        "rebuild-on-new-logs/soak": {},
-        "optimize-suite/tuning": {"runs": str(house.base / "tuned" / f"r{number}"), "tasks": tasks},
-    }
+    wanted = {"rebuild-on-new-logs/soak": {}, "optimize-suite/tuning": tuning(house, number)}
     runs = {name: office.ask(name, **parameters) for name, parameters in wanted.items()}
     strike = time.monotonic() + rng.uniform(1.0, 20.0) if rng.random() < 2 / 3 else None
     kind = rng.choice(sorted(VICTIMS))
@@ -224,6 +223,16 @@ def play(house: House, office: Office, number: int, rng: random.Random) -> Count
             raise SystemExit(f"round {number} does not end: {sorted(runs)}")
         time.sleep(0.3)
     return counts
+
+
+def tuning(house: House, number: int) -> dict[str, Any]:
+    """Parameters of a round's tuning run."""
+    task, answers = house.quick
+    if number % FULL_EVERY == FULL_EVERY - 1:
+        task, answers = EXAMPLES / "tasks" / "cpu" / "row_softmax.py", EXAMPLES / "cassettes" / "demo.jsonl"
+    options = {"arm": "feedback", "llm": f"replay:{answers}", "steps": "2", "backend": "cpu"}
+    options["evaluator"] = f"pool:{house.base / 'pool'}"
+    return {"runs": str(house.base / "tuned" / f"r{number}"), "tasks": [str(task)], "options": options}
 
 
 def examined(base: Path, rounds: int) -> dict[str, Any]:

@@ -21,18 +21,17 @@ STOP_S = 20.0
 
 
 @contextmanager
-def running(home: Path, *, port: int = 0) -> Iterator[str]:
+def running(home: Path, *, port: int) -> Iterator[str]:
     """Run ``prefect server`` with its database in ``home`` and yield the URL of its API.
 
     Args:
-        port: of the loopback address; 0 takes a free one.
+        port: of the loopback address.
 
     Raises:
         UnavailableError: the server did not answer; its log is in ``home``.
     """
     home.mkdir(parents=True, exist_ok=True)
-    port = port or _free_port()
-    url = f"http://127.0.0.1:{port}/api"
+    url = address(port)
     command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(home.absolute()), "PREFECT_UI_API_URL": url}  # else its pages ask port 4200
@@ -45,7 +44,13 @@ def running(home: Path, *, port: int = 0) -> Iterator[str]:
         _stop(process)
 
 
-def _free_port() -> int:
+def address(port: int) -> str:
+    """URL of the API of a server of ours."""
+    return f"http://127.0.0.1:{port}/api"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -16,6 +16,7 @@ from artifacts.errors import HtamError
 from flows.command import htam
 from flows.devices import Devices
 from flows.engine import RETRY
+from flows.stages import STAGE
 from optimizer.tasks import load_tasks
 
 
@@ -66,7 +67,7 @@ def _folder(task_id: str) -> str:
     return f"{plain[:80]}-{source_hash(task_id)[:6]}"
 
 
-@task(name="optimize-task", task_run_name="{entry.task_id}", **RETRY)
+@task(name="optimize-task", task_run_name="{entry.task_id}", **STAGE, **RETRY)
 def optimize_task(
     entry: SuiteEntry, options: Mapping[str, str], devices: Devices, timeout_s: float | None
 ) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from flows.command import htam
 from flows.engine import RETRY
 from flows.notify import HOOKS
 from flows.pages import report_link
+from flows.stages import STAGE
 
 
 @flow(name="transfer-study", flow_run_name="{study}", **HOOKS)
@@ -20,7 +21,7 @@ def transfer_study(study: str) -> str:
     return page
 
 
-@task(name="run-study", **RETRY)
+@task(name="run-study", **STAGE, **RETRY)
 def run_study(study: str) -> str:
     """``htam transfer`` in a process of its own; a study that was interrupted goes on from its results."""
     return htam(["transfer", study], Path(f"{study}.log")).strip().splitlines()[-1]

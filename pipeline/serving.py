@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import BadInputError
+from flows.notice import keep
+from flows.server import address, free_port, running
 from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, TransferJob, problems, read_settings
 
 if TYPE_CHECKING:
@@ -85,31 +87,43 @@ def _text(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def serve(jobs: Jobs, announce: Callable[[str], Any]) -> None:
-    """Serve until interrupted."""
-    service = jobs.settings.service
-    with _server(jobs.settings, announce) as url:
-        os.environ["PREFECT_API_URL"] = url
-        from flows.deployments import serve as serve_all
-        from flows.notice import keep
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the Prefect server is; ``port`` is 0 when it is not ours to start."""
 
-        keep(jobs.settings.notify)
+    url: str
+    port: int
+    home: Path
+
+
+def placed(path: Path) -> Place:
+    """Tell Prefect where its server is or will be: it reads that once, when it is first imported."""
+    service = read_settings(path).service
+    home = Path(service.work) / "prefect"
+    os.environ.setdefault("PREFECT_HOME", str(home.absolute()))
+    given = service.server or os.environ.get("PREFECT_API_URL", "")
+    port = 0 if given else service.port or free_port()
+    os.environ["PREFECT_API_URL"] = url = given or address(port)
+    return Place(url=url, port=port, home=home)
+
+
+def serve(jobs: Jobs, place: Place, announce: Callable[[str], Any]) -> None:
+    """Serve until interrupted."""
+    keep(jobs.settings.notify)
+    with _server(place, announce):
+        from flows.deployments import serve as serve_all
+
         for line in jobs.lines():
             announce(line)
-        announce(f"pages and on-demand runs: {url.removesuffix('/api')}; stop with Ctrl-C")
-        serve_all(deployments(jobs.settings), parallel=service.parallel)
+        announce(f"pages and on-demand runs: {place.url.removesuffix('/api')}; stop with Ctrl-C")
+        serve_all(deployments(jobs.settings), parallel=jobs.settings.service.parallel)
 
 
 @contextmanager
-def _server(settings: TeamSettings, announce: Callable[[str], Any]) -> Iterator[str]:
-    given = settings.service.server or os.environ.get("PREFECT_API_URL", "")
-    if given:
-        yield given
+def _server(place: Place, announce: Callable[[str], Any]) -> Iterator[None]:
+    if not place.port:
+        yield
         return
-    from flows.server import running
-
-    home = Path(settings.service.work) / "prefect"
-    os.environ.setdefault("PREFECT_HOME", str(home.absolute()))
     announce("starting a Prefect server on loopback")
-    with running(home, port=settings.service.port) as url:
-        yield url
+    with running(place.home, port=place.port):
+        yield

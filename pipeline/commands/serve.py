@@ -22,11 +22,11 @@ def command(settings: Path, check: bool) -> None:
       htam serve examples/team/team.toml --check
       htam serve team.toml
     """
-    from pipeline.serving import checked, serve
+    from pipeline.serving import checked, placed, serve
 
-    jobs = checked(settings)
     if check:
-        for line in jobs.lines():
+        for line in checked(settings).lines():
             click.echo(line)
         return
-    serve(jobs, announce=click.echo)
+    place = placed(settings)
+    serve(checked(settings), place, announce=click.echo)
