@@ -230,7 +230,7 @@ def changed(parent: Kernel, rng: random.Random) -> Kernel:
         place, deed = rng.randrange(len(pieces)), rng.random()
         if deed < 0.6:
             pieces[place] = piece(rng, parent.language)
-        elif deed < 0.8 or len(pieces) == 1:
+        elif deed < 0.76 or len(pieces) == 1:
             pieces.insert(place, piece(rng, parent.language))
         else:
             del pieces[place]

@@ -12,7 +12,7 @@ import numpy as np
 from builder.cluster.graph import NONE, Labels, assign, centres, communities
 from builder.cluster.naming import found_strategy
 from builder.cluster.record import UNCLASSIFIED, Action, Assignment, Clustering, DirectionNode, StrategyNode
-from builder.cluster.scoring import Represented, feature_scores, represent
+from builder.cluster.scoring import Represented, feature_scores, prototypes, represent
 from builder.cluster.settings import ClusterSettings
 from builder.cluster.taxonomy import seed_directions, seeds
 from builder.describe.intent import intent
@@ -53,24 +53,29 @@ class _Groups:
     settings: ClusterSettings
     row_of: dict[str, int]
     scores: Vectors
-    vectors: Vectors
     labels: Labels
     found: dict[int, StrategyNode]
 
     @classmethod
     def of(cls, texts: Iterable[str], embedder: Embedder, settings: ClusterSettings) -> _Groups:
         unique = sorted(set(texts), key=_order)
-        known = represent(unique, embedder, settings.term_weight)
-        labels = _labels(known, settings)
-        scores = _with_communities(known.scores, labels, settings.community_weight)
-        found = _found(unique, known, labels, settings)
+        examples = prototypes(embedder)
+        head = represent(unique[: settings.sample], embedder, settings.term_weight, examples)
+        members = communities(head.vectors, settings)
+        middle = centres(head.vectors, members)
+        scores, labels = [head.scores], [members]
+        for start in range(settings.sample, len(unique), settings.sample):
+            # Only scores are kept of what is not in the sample: vectors of half a million texts are gigabytes.
+            part = represent(unique[start : start + settings.sample], embedder, settings.term_weight, examples)
+            scores.append(part.scores)
+            labels.append(assign(part.vectors, middle, settings.cohesion))
+        together = np.concatenate(labels)
         return cls(
             settings=settings,
             row_of={text: row for row, text in enumerate(unique)},
-            scores=scores,
-            vectors=known.vectors,
-            labels=labels,
-            found=found,
+            scores=_with_communities(np.concatenate(scores), together, settings.community_weight),
+            labels=together,
+            found=_found(unique[: settings.sample], head, members, settings),
         )
 
     def of_text(self, text: str, features: Vectors | None) -> Assignment:
@@ -121,13 +126,6 @@ class _Groups:
 def _order(text: str) -> str:
     """Order by hash: which texts come into a sample does not depend on the others."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _labels(known: Represented, settings: ClusterSettings) -> Labels:
-    head = known.vectors[: settings.sample]
-    labels = communities(head, settings)
-    rest = assign(known.vectors[settings.sample :], centres(head, labels), settings.cohesion)
-    return np.concatenate([labels, rest])
 
 
 def _with_communities(scores: Vectors, labels: Labels, share: float) -> Vectors:

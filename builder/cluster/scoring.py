@@ -31,15 +31,21 @@ class Represented:
     scores: Vectors
 
 
-def represent(texts: Sequence[str], embedder: Embedder, term_weight: float) -> Represented:
+def represent(
+    texts: Sequence[str], embedder: Embedder, term_weight: float, examples: Vectors | None = None
+) -> Represented:
     """Encode ``texts`` in canonical words and score them against every known strategy.
 
     A score is the cosine to the strategy's example wordings plus ``term_weight`` times the weight of its terms in
     the text, where terms count by the clause they stand in (deed before purpose, early before late).
+
+    Args:
+        examples: what :func:`prototypes` gives, for callers that represent several lots of texts.
     """
+    known = prototypes(embedder) if examples is None else examples
     encoded = embedder.encode([normalise(text) for text in texts])
     weights = np.stack([term_weights(text) for text in texts]) if texts else np.zeros((0, len(terms())), np.float32)
-    scores = encoded @ _prototypes(embedder).T + np.float32(term_weight) * _term_scores(weights)
+    scores = encoded @ known.T + np.float32(term_weight) * _term_scores(weights)
     norms = np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-6)
     joint = np.hstack([encoded, np.float32(term_weight) * weights / norms])
     joint /= np.maximum(np.linalg.norm(joint, axis=1, keepdims=True), 1e-6)
@@ -64,11 +70,15 @@ def term_weights(text: str) -> Vectors:
     found = find_terms(text)
     parts = clauses(text)
     weights = np.zeros(len(terms()), dtype=np.float32)
-    for index, term in enumerate(terms()):
-        at = sorted((weight_at(parts, start) for start in found.get(term.name, ())), reverse=True)
-        if at:
-            weights[index] = at[0] + _REPEAT_WEIGHT * sum(at[1 : 1 + _REPEATS])
+    for name, starts in found.items():
+        at = sorted((weight_at(parts, start) for start in starts), reverse=True)
+        weights[_places()[name]] = at[0] + _REPEAT_WEIGHT * sum(at[1 : 1 + _REPEATS])
     return weights
+
+
+@functools.cache
+def _places() -> dict[str, int]:
+    return {term.name: index for index, term in enumerate(terms())}
 
 
 def feature_scores(added: frozenset[str], removed: frozenset[str]) -> Vectors:
@@ -97,7 +107,7 @@ def _feature_owners() -> dict[str, tuple[int, ...]]:
 
 @functools.cache
 def _seed_terms() -> Vectors:
-    place = {term.name: index for index, term in enumerate(terms())}
+    place = _places()
     matrix = np.zeros((len(seeds()), len(place)), dtype=np.float32)
     for row, seed in enumerate(seeds()):
         for name, weight in seed.terms.items():
@@ -105,7 +115,7 @@ def _seed_terms() -> Vectors:
     return matrix
 
 
-def _prototypes(embedder: Embedder) -> Vectors:
+def prototypes(embedder: Embedder) -> Vectors:
     """Mean vector of each strategy's examples and description: float32 [known strategies, d]."""
     wordings = [(*seed.examples, f"{seed.name}. {seed.description}") for seed in seeds()]
     encoded = embedder.encode([normalise(text) for group in wordings for text in group])

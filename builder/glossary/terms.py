@@ -115,10 +115,14 @@ def normalise(text: str) -> str:
     """
     found = find_terms(text)
     order = sorted(found, key=lambda name: found[name][0])
-    phrases = {term.name: term.phrase for term in terms()}
-    canonical = ", ".join(phrases[name] for name in order)
+    canonical = ", ".join(_phrases()[name] for name in order)
     rest = " ".join(_CJK.sub(" ", text).split())
     return ". ".join(part for part in (canonical, rest) if part) or text
+
+
+@functools.cache
+def _phrases() -> dict[str, str]:
+    return {term.name: term.phrase for term in terms()}
 
 
 def _wordings(match: list[str], chinese: list[str]) -> tuple[str, ...]:
