@@ -2,9 +2,10 @@
 
     python -P benchmarks/memory_raw.py [STEPS] [--folder FOLDER] [--workers N]
 
-Writes run directories (see ``synthetic_logs.py`` for sizes and repetitions, which are those of five public logs), then
+Writes run directories (``synthetic_logs.py`` tells their sizes and repetitions, those of five public logs), then
 reads, describes, groups, links, judges and publishes them. Vectors cost nothing here: encoding is measured elsewhere
-(``benchmarks/clustering.py``). Memory is the largest sum of what this process and its workers held, sampled twice a second.
+(``benchmarks/clustering.py``). Memory is the largest sum of what this process and its workers held, looked at twice a
+second.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="?", type=int, default=1_000_000)
     parser.add_argument(
-        "--folder", type=Path, default=None, help="where the logs are written, and found if they are there"
+        "--folder", type=Path, default=None, help="where the logs are written"
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep-results", action="store_true", help="write benchmarks/results/memory_raw.json")
