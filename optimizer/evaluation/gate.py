@@ -141,9 +141,9 @@ class DeviceGate:
 
 
 @contextlib.contextmanager
-def device_alone(key: str) -> Iterator[None]:
+def device_alone(key: str, waiting: Callable[[bool], None] | None = None) -> Iterator[None]:
     """Hold a device against all other evaluations of this user for the length of the block."""
-    gate = DeviceGate(key)
+    gate = DeviceGate(key, waiting)
     try:
         gate._admit(fcntl.LOCK_EX)
         yield

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,10 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
         reply, received = worker.receive()
         return _cell(received[0], job, reply["pid"])
 
-    gate = _gate(spec, worker)
+    def waiting(waits: bool) -> None:
+        worker.send({"waits": waits})
+
+    gate = _gate(spec, waiting)
     evaluation = Evaluation(
         job,
         _cell(fds[1], job, spec["cell_pid"]),
@@ -52,7 +56,7 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         if spec["alone"]:
-            stack.enter_context(device_alone(spec["device_key"]))
+            stack.enter_context(device_alone(spec["device_key"], waiting))
             start = time.monotonic()
         gate.enter()
         stack.callback(gate.leave)
@@ -69,15 +73,17 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
     worker.send({"measurement": encode(measurement), "gone": gone, "seconds": seconds})
 
 
-def _gate(spec: dict[str, Any], worker: Channel) -> Gate:
+def _gate(spec: dict[str, Any], waiting: Callable[[bool], None]) -> Gate:
     """On a CPU the worker holds the machine for the whole evaluation; on a CUDA device others load meanwhile."""
     if spec["job"]["backend"] == "cpu" or spec["alone"]:
         return OpenGate()
-    return DeviceGate(spec["device_key"], lambda waits: worker.send({"waits": waits}))
+    return DeviceGate(spec["device_key"], waiting)
 
 
 def _verdict(evaluation: Evaluation) -> tuple[dict[str, Any], bool]:
     """Fields of the measurement, and whether the candidate's process ended by itself."""
+    import torch
+
     try:
         return evaluation.run(), False
     except Failure as failure:
@@ -90,6 +96,9 @@ def _verdict(evaluation: Evaluation) -> tuple[dict[str, Any], bool]:
         return fields, failure.gone
     except BadTaskError as problem:
         return {"outcome": Outcome.INFRA_ERROR, "stage": "task", "error": str(problem)}, False
+    except torch.OutOfMemoryError as problem:
+        error = f"the reference does not fit the device beside the candidate: {problem}"
+        return {"outcome": Outcome.INFRA_ERROR, "stage": "correctness", "error": error}, False
 
 
 def _cell(fd: int, job: EvaluationJob, pid: int) -> Cell:

@@ -72,7 +72,9 @@ def test_a_checkout_gives_all_its_tasks(folder: Path) -> None:
     assert [task.ref.task_id for task in load_tasks([folder.parent])] == ["robust_kbench/-/rmsnorm"]
 
 
-def test_the_backward_pass_is_a_task_whose_model_gives_the_gradients(folder: Path) -> None:
+@pytest.mark.parametrize("parent", ["super()", "super(Model, self)"])
+def test_the_backward_pass_is_a_task_whose_model_gives_the_gradients(folder: Path, parent: str) -> None:
+    (folder / "func_forward.py").write_text(SOURCE.replace("super()", parent))
     (folder / "config_backward.json").write_text(json.dumps(CONFIG))
     _, task = load_tasks([folder])
     module = ran(task)
