@@ -33,7 +33,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
-from evaluation_candidates import BenchmarkCandidate, candidates  # noqa: E402
+from evaluation_candidates import BenchmarkCandidate, candidates, triton_of_size  # noqa: E402
+from profile_candidates import CANDIDATES as PROFILED  # noqa: E402
 
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
 
@@ -203,6 +204,29 @@ def mean_stages(rows: dict[str, Any]) -> dict[str, float]:
     return {name: round(statistics.mean(stages.get(name, 0.0) for stages in judged), 3) for name in sorted(names)}
 
 
+def latency(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds from a Triton source to its verdict: one of the example tasks, then inputs of growing size."""
+    from optimizer.evaluation.local import LocalEvaluator, LocalSettings
+
+    softmax = (REPOSITORY / "examples" / "tasks" / "cuda" / "row_softmax.py").read_text(encoding="utf-8")
+    work = {f"row_softmax {turn}": (softmax, f"{PROFILED['row_softmax']}\n# {turn}\n") for turn in range(3)}
+    work |= {f"silu of {size} MiB": triton_of_size(size) for size in (16, 64, 256, 1024)}
+    evaluator = LocalEvaluator(settings=LocalSettings(cache=Path(arguments.scratch) / "latency"))
+    list(evaluator.evaluate(()))  # processes start before the watch does
+    found: dict[str, Any] = {}
+    for name, (task, source) in work.items():
+        job = EvaluationJob(
+            job_id=name, task_id=name, task_source=task, candidate_source=source, backend="cuda", seed=len(found)
+        )
+        start = time.monotonic()
+        ((_, measurement),) = evaluator.evaluate([job])
+        found[name] = {"verdict": measurement.outcome.value, "seconds": round(time.monotonic() - start, 2)}
+        found[name]["stages_s"] = dict(evaluator.seconds.get(name, {}))
+        print(name, found[name]["verdict"], found[name]["seconds"], flush=True)
+    evaluator.close()
+    return found
+
+
 def rate(count: int, start: float) -> dict[str, float]:
     """Candidates per hour since ``start``."""
     return {"per_hour": round(count * 3600 / (time.monotonic() - start), 1)}
@@ -338,7 +362,7 @@ def summary(arguments: argparse.Namespace) -> dict[str, Any]:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     section.__name__: section
-    for section in (host, builds, ours, again, sequential, parallel, repeatability, devices, summary)
+    for section in (host, builds, ours, again, latency, sequential, parallel, repeatability, devices, summary)
 }
 
 

@@ -133,6 +133,13 @@ class ModelNew(nn.Module):
 _BINDING = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }'
 
 
+def triton_of_size(mebibytes: int) -> tuple[str, str]:
+    """Task and right Triton candidate of an elementwise operator with an input of this size."""
+    reference, _, body = ELEMENTWISE["silu"]
+    task = _TASK.format(expression=reference, rows=ROWS, columns=(mebibytes << 18) // ROWS)
+    return task, _TRITON.format(body=f"({body})")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkCandidate:
     """A candidate with its task, how it is built and the verdict it deserves."""
