@@ -18,9 +18,14 @@ from artifacts.errors import HtamError
 
 
 def htam(
-    words: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+    words: Sequence[str],
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    folder: Path | None = None,
 ) -> str:
-    """Run ``htam WORDS`` and return its standard output; both streams are appended to ``log``.
+    """Run ``htam WORDS`` in ``folder`` and return its standard output; both streams are appended to ``log``.
 
     Raises:
         HtamError: exit code 1, with the command's own line: a mistake that a second try would repeat.
@@ -37,6 +42,7 @@ def htam(
         text=True,
         errors="replace",
         env={**os.environ, **(environment or {})},
+        cwd=folder,
         start_new_session=True,
     ) as process:
         try:

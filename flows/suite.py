@@ -72,12 +72,18 @@ def optimize_task(
     entry: SuiteEntry, options: Mapping[str, str], devices: Devices, timeout_s: float | None
 ) -> dict[str, Any]:
     """Run or go on with one task in a process of its own; returns where its run stands."""
-    words = ["optimize", entry.path, "--run", entry.run, "--json"]
-    words += [word for name, value in sorted(options.items()) for word in (f"--{name}", str(value))]
     with devices.lent() as environment:
-        out = htam(words, Path(f"{entry.run}.log"), environment=environment, timeout_s=timeout_s)
+        out = htam(
+            optimize_words(entry, options), Path(f"{entry.run}.log"), environment=environment, timeout_s=timeout_s
+        )
     standing: dict[str, Any] = json.loads(out)
     return standing
+
+
+def optimize_words(entry: SuiteEntry, options: Mapping[str, str]) -> list[str]:
+    """What is typed after ``htam`` for one task."""
+    words = ["optimize", entry.path, "--run", entry.run, "--json"]
+    return words + [word for name, value in sorted(options.items()) for word in (f"--{name}", str(value))]
 
 
 def settled(entries: Sequence[SuiteEntry], futures: PrefectFutureList[dict[str, Any]]) -> list[SuiteResult]:

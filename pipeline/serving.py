@@ -59,6 +59,10 @@ def deployments(settings: TeamSettings) -> list[Deployment]:
         Deployment(name=job.name, flow=flow, parameters=parameters, cron=job.cron, every_s=job.every_s, tags=(flow,))
         for job in settings.jobs
         for flow, parameters in [parameters_of(job, settings.service.work)]
+    ] + [
+        Deployment(name=job.name, flow="optimize-one", parameters={}, work_pool=job.work_pool, tags=("optimize-one",))
+        for job in settings.optimize
+        if job.work_pool
     ]
 
 
@@ -80,7 +84,8 @@ def _optimize_parameters(job: OptimizeJob) -> dict[str, Any]:
     options |= {"steps": str(job.steps), "candidates": str(job.candidates)}
     options |= {"budget-usd": _text(job.max_usd), "budget-calls": _text(job.max_calls)}
     given = {name: value for name, value in options.items() if value}
-    return {"tasks": list(job.tasks), "runs": job.runs, "options": given, "devices": list(job.devices)}
+    where: dict[str, Any] = {"deployment": f"optimize-one/{job.name}"} if job.work_pool else {}
+    return {"tasks": list(job.tasks), "runs": job.runs, "options": given, "devices": list(job.devices)} | where
 
 
 def _text(value: float | None) -> str:

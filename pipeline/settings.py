@@ -67,6 +67,7 @@ class OptimizeJob:
 
     Attributes:
         devices: GPU numbers, each given to one run at a time; empty for the CPU backend and for pools.
+        work_pool: Prefect work pool whose workers, one a GPU, run the tasks; see docs/flows.md.
         evaluator: ``local``, ``files`` or ``pool:DIR``, as for ``htam optimize``.
     """
 
@@ -82,6 +83,7 @@ class OptimizeJob:
     steps: int = 6
     candidates: int = 1
     devices: tuple[int, ...] = ()
+    work_pool: str = ""
     cron: str = ""
     every_s: float = 0.0
     max_usd: float | None = None
@@ -186,7 +188,9 @@ def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
             MemoryStore(job.store).resolve(*split_reference(job.memory))
         except HtamError as problem:
             yield f"optimize {job.name}: {problem}"
-    if job.backend == "cuda" and job.evaluator == "local" and not job.devices:
+    if job.work_pool and job.devices:
+        yield f"optimize {job.name}: devices belong to this host; the workers of {job.work_pool} have their own"
+    if job.backend == "cuda" and job.evaluator == "local" and not (job.devices or job.work_pool):
         yield f'optimize {job.name}: backend cuda needs devices, for example devices = [0], or evaluator = "pool:DIR"'
 
 

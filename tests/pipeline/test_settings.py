@@ -28,6 +28,8 @@ def written(tmp_path: Path, text: str) -> Path:
             "both cron and every_s",
         ),
         ("[[transfer]]\nname = 'a'\nstudy = 'x'\n[[transfer]]\nname = 'a'\nstudy = 'y'", "two jobs"),
+        ("[[notify]]\non = ['failed']", "either a url or a command"),
+        ("[[notify]]\non = ['late']\nurl = 'https://x'", "late"),
         ("name = [", "no TOML"),
     ],
 )
@@ -46,6 +48,10 @@ def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, na
             "holds no memory 'm'",
         ),
         (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nbackend = 'cuda'", "needs devices"),
+        (
+            f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ndevices = [0]\nwork_pool = 'h200'",
+            "devices belong to this host",
+        ),
         (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ncron = 'daily'", "no schedule"),
         ("[[transfer]]\nname = 'a'\nstudy = '/no/such.toml'", "no study"),
         ("", "no job"),
@@ -66,3 +72,22 @@ def test_the_shipped_settings_describe_deployments_with_schedules(monkeypatch: p
     named = {item.name: item for item in deployments(settings)}
     assert named["team"].flow == "rebuild"
     assert named["cpu-operators"].parameters["options"]["budget-calls"] == "200"
+
+
+@pytest.mark.parametrize("way", ["work_pool = 'h200'", "evaluator = 'pool:/shared/h200'"])
+def test_a_host_without_gpus_may_serve_their_jobs(tmp_path: Path, way: str) -> None:
+    path = written(tmp_path, f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nbackend = 'cuda'\n{way}")
+    assert [job.name for job in checked(path).settings.jobs] == ["a"]
+
+
+def test_a_job_for_a_work_pool_is_a_suite_here_and_its_tasks_there(tmp_path: Path) -> None:
+    text = f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nwork_pool = 'h200'"
+    suite, one = deployments(read_settings(written(tmp_path, text)))
+    assert (suite.flow, suite.work_pool, suite.parameters["deployment"]) == ("optimize", "", "optimize-one/a")
+    assert (one.flow, one.name, one.work_pool) == ("optimize-one", "a", "h200")
+
+
+def test_the_settings_of_a_rebuild_reach_its_flow(tmp_path: Path) -> None:
+    text = "[[rebuild]]\nname = 'a'\nlogs = ['x']\nstore = 's'\nrefine = 'some-model'\nrefine_url = 'http://here/v1'"
+    (rebuild,) = deployments(read_settings(written(tmp_path, text)))
+    assert (rebuild.parameters["refine"], rebuild.parameters["refine_url"]) == ("some-model", "http://here/v1")
