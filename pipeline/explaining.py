@@ -71,6 +71,8 @@ def _choice(plan: Plan) -> Iterator[str]:
         drawn = ", drawn at random by the exploration share" if choice.explored else ""
         chance = "" if choice.probability is None else f" with probability {choice.probability:.3f}"
         yield f"chosen direction: {choice.direction}{chance}{drawn}"
+    if choice.intent is not None:
+        yield f"chosen intent {choice.intent.number} of the model's own list: {choice.intent.text}"
     if choice.scores:
         yield "directions (expected log2 gain ± spread, effective transitions, prior):"
     for score in sorted(choice.scores, key=lambda item: (bool(item.masked), -item.mean)):

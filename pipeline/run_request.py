@@ -19,7 +19,7 @@ from optimizer.run.opening import load_memory, task_entry
 from optimizer.search.settings import SearchSettings
 from optimizer.tasks import Task
 
-WITHOUT_MEMORY = ("feedback", "best-of-n")
+WITHOUT_MEMORY = ("feedback", "best-of-n", "world-model")
 
 
 def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any]) -> RunManifest:

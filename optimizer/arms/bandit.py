@@ -33,6 +33,7 @@ class BanditArm:
     settings: SelectionSettings
     name: str = "bandit"
     restarts: bool = False
+    plans: bool = False
     fixes: bool = False
 
     def choose(self, context: ArmContext) -> Choice:

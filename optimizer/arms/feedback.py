@@ -14,6 +14,7 @@ class FeedbackArm:
     name: str = "feedback"
     memory: None = None
     restarts: bool = False
+    plans: bool = False
     fixes: bool = False
 
     def choose(self, context: ArmContext) -> Choice:

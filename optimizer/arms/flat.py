@@ -19,6 +19,7 @@ class FlatArm:
     settings: SelectionSettings
     name: str = "flat"
     restarts: bool = False
+    plans: bool = False
     fixes: bool = True
 
     def choose(self, context: ArmContext) -> Choice:

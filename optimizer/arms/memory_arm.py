@@ -26,6 +26,7 @@ class MemoryArm:
     local: bool = True
     learns: bool = True
     restarts: bool = False
+    plans: bool = False
 
     @property
     def fixes(self) -> bool:

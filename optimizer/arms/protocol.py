@@ -10,6 +10,7 @@ from artifacts.memory.attention import DirectionScore, StrategyScore
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.state import State
+from optimizer.arms.intents import Intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +20,15 @@ class ArmContext:
     Attributes:
         overlay: transitions of this run that came before the step.
         seed: names the step; an arm that draws does so from this alone.
-        taken: directions that siblings of the same step follow already.
+        taken: labels of what siblings of the same step follow already, see :attr:`Choice.label`.
+        intents: the model's own list, for arms that keep one.
     """
 
     state: State
     overlay: Sequence[Transition] = ()
     seed: str = ""
     taken: frozenset[str] = frozenset()
+    intents: tuple[Intent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +47,11 @@ class Choice:
     """What an arm chose and why; logged whole.
 
     Attributes:
-        direction: id, empty when the model gets feedback only.
-        probability: with which the direction was chosen; None when nothing was chosen.
+        direction: id, empty when the model gets feedback only or follows an intent of its own.
+        probability: with which direction or intent was chosen; None when nothing was chosen.
         gate: why memory was not used; empty when it was, or when the arm has none.
         scores: every direction with its evidence, in the order of the memory.
+        intent: what the model is to implement of its own list; None for arms that keep none.
     """
 
     arm: str
@@ -57,6 +61,12 @@ class Choice:
     explored: bool = False
     gate: str = ""
     scores: tuple[DirectionScore, ...] = ()
+    intent: Intent | None = None
+
+    @property
+    def label(self) -> str:
+        """What siblings should not take as well: direction or intent; empty for neither."""
+        return self.direction if self.intent is None else f"intent {self.intent.number}"
 
 
 class Arm(Protocol):
@@ -67,6 +77,7 @@ class Arm(Protocol):
         memory: where the directions and strategies of its choices are looked up; None for none.
         restarts: True when every step starts from the reference instead of a parent.
         fixes: True when repairs are shown what cured similar failures in the memory.
+        plans: True when the model is asked to keep a list of intents.
     """
 
     @property
@@ -87,6 +98,11 @@ class Arm(Protocol):
     @property
     def fixes(self) -> bool:
         """Whether repairs are shown earlier fixes."""
+        ...
+
+    @property
+    def plans(self) -> bool:
+        """Whether the model keeps a list of intents."""
         ...
 
     def choose(self, context: ArmContext) -> Choice:

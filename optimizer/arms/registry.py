@@ -13,6 +13,7 @@ from optimizer.arms.flat import FlatArm
 from optimizer.arms.memory_arm import MemoryArm
 from optimizer.arms.protocol import Arm
 from optimizer.arms.shuffled import shuffled
+from optimizer.arms.world_model import WorldModelArm
 from optimizer.selection import SelectionSettings
 
 _Maker = Callable[[Memory, SelectionSettings], Arm]
@@ -77,6 +78,7 @@ ARMS: Mapping[str, str] = {
     "shuffled": "the memory's structure with its contents mixed up: a control",
     "random": "directions drawn at random, with their strategies: a control",
     "bandit": "upper confidence bounds over the run's own results, with the saturation mask, no experience",
+    "world-model": "the model's own list of intents with priorities, no memory",
     "feedback": "measurements of the last candidate, no memory",
     "best-of-n": "independent first implementations, no feedback",
 }
@@ -95,6 +97,8 @@ def make_arm(name: str, memory: Memory | None, settings: SelectionSettings) -> A
         return FeedbackArm()
     if name == "best-of-n":
         return FeedbackArm(name="best-of-n", restarts=True)
+    if name == "world-model":
+        return WorldModelArm(settings=settings)
     if memory is None:
         raise BadInputError(f"arm {name!r} needs a memory", "give --memory NAME, or use --arm feedback")
     return _WITH_MEMORY[name](memory, settings)

@@ -102,6 +102,8 @@ class Situation:
         strategies: best first.
         tried: oldest first; the latest are kept when there are many.
         fixes: most similar first, for repairs.
+        planning: ask for edits of the model's own list of ``intents`` (one a line), of which ``intent_now`` is to be
+            implemented.
     """
 
     task_id: str
@@ -115,6 +117,9 @@ class Situation:
     strategies: tuple[Advice, ...] = ()
     tried: tuple[Attempt, ...] = ()
     fixes: tuple[Fix, ...] = ()
+    planning: bool = False
+    intents: tuple[str, ...] = ()
+    intent_now: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.parent_source) != (self.measurement is not None):
@@ -178,6 +183,9 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "direction": "" if situation.direction is None else _direction(situation.direction),
         "strategies": [_advice(advice) for advice in situation.strategies[:items]],
         "tried": "\n".join(_attempt(attempt) for attempt in situation.tried[-items:]),
+        "planning": situation.planning,
+        "intents": "\n".join(situation.intents),
+        "intent_now": situation.intent_now,
         "fixes": [f"failure: {fix.error}\ncure: {fix.cure}" for fix in situation.fixes[:items]],
     }
 

@@ -9,6 +9,7 @@ from artifacts.features import code_features
 from artifacts.measurement import Measurement
 from artifacts.state import State
 from optimizer.arms import Choice
+from optimizer.arms.intents import IntentEdit
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.llm.prompt import PromptSettings
 from optimizer.search.population import Node
@@ -60,6 +61,13 @@ class Attempted:
     model: str = ""
     measurement: Measurement | None = None
     error: str = ""
+    edits: tuple[IntentEdit, ...] = ()
+
+    @property
+    def improved(self) -> bool:
+        """Whether it is correct and not called slower than what it was timed against."""
+        measured = self.measurement
+        return measured is not None and measured.timing is not None and measured.faster_than_incumbent is not False
 
 
 def node_of(attempted: Attempted, index: int, measurement: Measurement, incumbent: Node | None) -> Node:
@@ -74,6 +82,7 @@ def node_of(attempted: Attempted, index: int, measurement: Measurement, incumben
         sha256=attempted.sha256,
         plan=attempted.words,
         direction=attempted.plan.choice.direction,
+        intent=attempted.plan.choice.intent,
         strategies=attempted.strategies,
         measurement=measurement,
         incumbent_id=None if incumbent is None else incumbent.step_id,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
+from optimizer.arms.intents import Intent
 from optimizer.search.settings import SearchSettings
 
 
@@ -20,6 +21,7 @@ class Node:
         mode: how it came about: ``first``, ``repair``, ``optimize`` or ``tune``.
         plan: what its author says it does.
         incumbent_id: step of the candidate that it was timed against, None for none.
+        intent: of the model's own list, which it implements.
         features: code features, for diversity and state.
     """
 
@@ -34,6 +36,7 @@ class Node:
     strategies: tuple[str, ...]
     measurement: Measurement
     incumbent_id: str | None = None
+    intent: Intent | None = None
     features: frozenset[str] = frozenset()
 
     @property

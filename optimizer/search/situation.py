@@ -10,6 +10,7 @@ from artifacts.memory.htg import Memory
 from artifacts.outcome import Outcome
 from artifacts.state import State
 from optimizer.arms import Arm, Choice
+from optimizer.arms.intents import Intent
 from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
 from optimizer.search.cargo import Cargo
 from optimizer.search.population import Node, Population
@@ -66,6 +67,7 @@ def situation_of(
     slot: str,
     sample: int,
     cargo: Cargo | None,
+    intents: tuple[Intent, ...] = (),
 ) -> Situation:
     """Everything the prompt may say at ``slot`` (``<step>.<candidate>``); ``sample`` numbers the run's slots."""
     memory = arm.memory
@@ -91,7 +93,17 @@ def situation_of(
         ),
         tried=tuple(_attempt(population, node, memory) for node in shown),
         fixes=fixes,
+        planning=arm.plans,
+        intents=tuple(_intent(intent) for intent in intents),
+        intent_now="" if choice.intent is None else f"{choice.intent.number}. {choice.intent.text}",
     )
+
+
+def _intent(intent: Intent) -> str:
+    """One intent of the model's list, with what became of it."""
+    rating = f"priority {intent.priority:g}, difficulty {intent.difficulty}"
+    fate = f"closed: {intent.closed}" if intent.closed else "open"
+    return f"{intent.number}. [{fate}; {rating}; {intent.tries} tries, {intent.fruitless} in vain] {intent.text}"
 
 
 def _attempt(population: Population, node: Node, memory: Memory | None) -> Attempt:

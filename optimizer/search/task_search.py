@@ -13,8 +13,10 @@ from artifacts.memory.records import Transition
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
 from artifacts.state import State
 from optimizer.arms import Arm, ArmContext, Choice
+from optimizer.arms.intents import Intent, edited, tried
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.answer import ParsedAnswer, parse_answer
+from optimizer.llm.intents import parse_intents
 from optimizer.llm.prompt import Fix, build_answer_repair, build_request
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
 from optimizer.search.cargo import Cargo
@@ -28,7 +30,7 @@ from optimizer.search.population import Node, Population
 from optimizer.search.situation import situation_of, state_of
 from optimizer.search.suspension import all_of
 from optimizer.tasks import Task
-from optimizer.tuning.declared import Declared, declared
+from optimizer.tuning.declared import declared_or_none
 from optimizer.tuning.search import Variant, label_of, tune
 
 
@@ -56,6 +58,7 @@ class TaskSearch:
         self.population = Population(run.search)
         self.learnt: list[list[Transition]] = []
         self.confirmation = Confirmation()
+        self.intents: tuple[Intent, ...] = ()
         self._arm = arm
         self._run = run
         self._journal = journal
@@ -90,7 +93,7 @@ class TaskSearch:
     async def tune(self) -> None:
         """Search the constants that the best candidate declares; a clearly faster setting becomes a step."""
         best, settings = self.population.best, self._run.tuning
-        found = None if best is None or settings is None else _declared(best.source)
+        found = None if best is None or settings is None else declared_or_none(best.source)
         if best is None or settings is None or found is None or found.combinations < 2:
             return
 
@@ -171,7 +174,7 @@ class TaskSearch:
         for number, parent in enumerate(parents):
             slot = f"{self.steps_done}.{number}"
             plan = self._plan(slot, parent, frozenset(taken))
-            taken |= {plan.choice.direction} - {""}
+            taken |= {plan.choice.label} - {""}
             plans.append((slot, plan))
         return plans
 
@@ -181,11 +184,13 @@ class TaskSearch:
             return decode(Plan, known)
         state = self.state(parent)
         if parent is not None and not parent.correct:
-            choice = Choice(arm=self._arm.name, direction=parent.direction, gate="repair: the intent is kept")
+            kept = "repair: the intent is kept"
+            choice = Choice(arm=self._arm.name, direction=parent.direction, intent=parent.intent, gate=kept)
             plan = Plan(mode="repair", parent_id=parent.step_id, state=state, choice=choice)
         else:
             seed = f"{self._run.seed}/{self._key(slot)}"
-            context = ArmContext(state=state, overlay=self._overlay(self.steps_done), seed=seed, taken=taken)
+            overlay = self._overlay(self.steps_done)
+            context = ArmContext(state=state, overlay=overlay, seed=seed, taken=taken, intents=self.intents)
             parent_id = None if parent is None else parent.step_id
             mode = "first" if parent is None else "optimize"
             plan = Plan(mode=mode, parent_id=parent_id, state=state, choice=self._arm.choose(context))
@@ -205,6 +210,7 @@ class TaskSearch:
             slot,
             sample,
             self._cargo,
+            self.intents,
         )
         request = build_request(situation, self._run.prompt)
         try:
@@ -252,6 +258,7 @@ class TaskSearch:
             words=parsed.plan,
             strategies=claimed,
             model=answer.model,
+            edits=parse_intents(answer.text) if self._arm.plans else (),
         )
 
     def _job(self, slot: str, source: str, parent: Node | None) -> EvaluationJob:
@@ -289,20 +296,15 @@ class TaskSearch:
             state=plan.state,
             measurement=measurement,
             error=attempted.error,
-            choice_probability=plan.choice.probability,
+            choice_probability=plan.choice.probability if plan.choice.direction else None,
             explored=plan.choice.explored,
             model=attempted.model,
         )
         self._journal.put("step", self._key(attempted.slot), encode(step))
+        if plan.choice.intent is not None:
+            self.intents = tried(self.intents, plan.choice.intent.number, improved=attempted.improved)
+        self.intents = edited(self.intents, attempted.edits)
         if measurement is None:
             return None
         self.population.add(node_of(attempted, self.steps_done, measurement, incumbent))
         return transition_of(step, self.task.ref, self._run.run, attempted.model)
-
-
-def _declared(source: str) -> Declared | None:
-    """What a candidate lets a program search; nothing when its declaration cannot be used."""
-    try:
-        return declared(source)
-    except BadAnswerError:
-        return None

@@ -115,3 +115,11 @@ def _target(node: ast.Assign) -> str:
 
 def _bad(reason: str) -> BadAnswerError:
     return BadAnswerError(f"{NAME} cannot be used: {reason}", "the candidate is taken as it is")
+
+
+def declared_or_none(source: str) -> Declared | None:
+    """What a candidate lets a program search; None when it declares nothing that can be used."""
+    try:
+        return declared(source)
+    except BadAnswerError:
+        return None

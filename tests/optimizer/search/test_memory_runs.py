@@ -83,7 +83,7 @@ def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any]
     arm = make_arm("htam", memory, SelectionSettings(explore=0.0))
 
     class Watched:
-        name, restarts, fixes = "htam", False, False
+        name, restarts, fixes, plans = "htam", False, False, False
 
         def __init__(self) -> None:
             self.memory = memory
