@@ -4,10 +4,11 @@
 
 A round stands for five minutes. It adds a small run to the logs, asks ``htam serve`` for a rebuild and for a tuning
 run (recorded answers, real builds and checks on the CPU by two workers of a pool; every sixth one is a good candidate
-that is timed at length, the others fail in seconds), and in two rounds of three kills one process at random: a flow, a tuning run, or a worker. What was killed is asked for again, as an operator or
-the next tick of the schedule would do. Then everything is ended in order and the host is looked over: processes, open
-files, locks, temporary files, half-written versions, measurements that were lost or done twice, and whether one
-undisturbed build equals a build from nothing.
+that is timed at length, the others fail in seconds), and in two rounds of three kills one process at random: a flow, a
+tuning run, or a worker. What was killed is asked for again, as an operator or the next tick of the schedule would do.
+Then everything is ended in order and the host is looked over: processes, open files, locks, temporary files,
+half-written versions, measurements that were lost or done twice, and whether one undisturbed build equals a build from
+nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from soak_logs import write_run  # noqa: E402
 
 from artifacts.memory.store import MemoryStore  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
+from optimizer.evaluation.pool.folder import PoolFolder  # noqa: E402
 
 EXAMPLES = REPOSITORY / "examples"
 FULL_EVERY = 6
@@ -64,6 +66,8 @@ steps = 2
 """
 VICTIMS = {"flow": "prefect", "tuning": "flows.leash", "worker": "evaluation.worker"}
 PATIENCE_S = 240.0
+LEASE_S = 10.0
+"""Two minutes would be most of a compressed round."""
 
 
 class House:
@@ -74,6 +78,7 @@ class House:
         (base / "logs").mkdir()
         (base / "tmp").mkdir()
         self.quick = write_quick(base / "quick")
+        PoolFolder(base / "pool", lease_s=LEASE_S)
         (base / "team.toml").write_text(SETTINGS.format(base=base))
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         self.environment = clean | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(base / "tmp"), "HTAM_SOAK": str(base)}
@@ -204,7 +209,7 @@ def play(house: House, office: Office, number: int, rng: random.Random) -> Count
     counts: Counter[str] = Counter()
     wanted = {"rebuild-on-new-logs/soak": {}, "optimize-suite/tuning": tuning(house, number)}
     runs = {name: office.ask(name, **parameters) for name, parameters in wanted.items()}
-    strike = time.monotonic() + rng.uniform(1.0, 20.0) if rng.random() < 2 / 3 else None
+    strike = time.monotonic() + rng.uniform(0.0, 12.0) if rng.random() < 2 / 3 else None
     kind = rng.choice(sorted(VICTIMS))
     end = time.monotonic() + PATIENCE_S
     while runs:
