@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from artifacts.codec import decode, encode
 from artifacts.errors import ArtifactError, BadInputError
-from artifacts.memory.migrations import SCHEMA_VERSION, migrated
+from artifacts.memory.migrations import MIGRATIONS, SCHEMA_VERSION, Migration, migrated
 
 OWN_HASH = "manifest_sha256"
 
@@ -49,6 +49,7 @@ class Manifest:
     """What a memory version says of itself.
 
     Attributes:
+        schema_version: what the files were written in.
         version: first 16 hex digits of the identity, see :meth:`identity`.
         settings: builder settings; ``scorer``: the attention settings that replay chose.
         expectation: what the state alone predicts, by term; fitted from the rows, so not part of the identity.
@@ -88,8 +89,8 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return _canonical(body | {OWN_HASH: hashlib.sha256(_canonical(body)).hexdigest()})
 
 
-def read_manifest(data: bytes, where: str) -> Manifest:
-    """Inverse of :func:`manifest_bytes`.
+def read_manifest(data: bytes, where: str, migrations: Sequence[Migration] = MIGRATIONS) -> Manifest:
+    """Inverse of :func:`manifest_bytes`, lifted from the schema version that it was written in.
 
     Raises:
         ArtifactError: not JSON, changed since it was written, or of a schema version that this release cannot read.
@@ -107,7 +108,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         raise ArtifactError(
             f"{where}: the manifest was changed after it was written", "restore it or rebuild the memory"
         )
-    body = migrated(body, where)
+    body = migrated(body, where, migrations)
     try:
         return decode(Manifest, body)
     except BadInputError as problem:

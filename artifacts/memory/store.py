@@ -8,11 +8,10 @@ publishes it and how often.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 
@@ -21,24 +20,19 @@ import pyarrow.parquet as pq
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
+from artifacts.memory.encoding import SCHEMAS, encoded
 from artifacts.memory.files import TEMPORARY, Files
 from artifacts.memory.htg import Memory
-from artifacts.memory.manifest import FileEntry, Manifest, manifest_bytes, read_manifest
+from artifacts.memory.manifest import Manifest, manifest_bytes, read_manifest
+from artifacts.memory.migrations import MIGRATIONS, SCHEMA_VERSION, Migration, migrated_table
 
 MANIFEST = "manifest.json"
 TAGS = "tags"
 PINS = "pins"
 LATEST = "latest"
 FILES = ("directions", "sources", "strategies", "transitions")
-SCHEMAS = {
-    "directions": tables.DIRECTIONS,
-    "sources": tables.SOURCES,
-    "strategies": tables.STRATEGIES,
-    "transitions": tables.TRANSITIONS,
-}
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 LIBRARIES = ("numpy", "pyarrow")
-ROW_GROUP = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +56,12 @@ class MemoryStore:
 
     Args:
         url: root of the store; it is created by the first publish.
+        migrations: how memories of older releases are read.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self.url = str(url)
+        self._migrations = migrations
         self.files = Files(self.url)
 
     def publish(self, memory: Memory, *, tag: str = LATEST) -> MemoryVersion:
@@ -75,8 +71,13 @@ class MemoryStore:
         """
         name = checked(memory.manifest.name, "memory name")
         data, entries = encoded(memory)
-        manifest = replace(memory.manifest, files=entries, parent=self.tagged(name, LATEST), libraries=_libraries())
-        manifest = manifest.sealed()
+        manifest = replace(
+            memory.manifest,
+            schema_version=SCHEMA_VERSION,
+            files=entries,
+            parent=self.tagged(name, LATEST),
+            libraries=_libraries(),
+        ).sealed()
         if not self.files.exists(name, manifest.version, MANIFEST):
             self.files.write_tree({**data, MANIFEST: manifest_bytes(manifest)}, MANIFEST, name, manifest.version)
         self.promote(name, manifest.version, tag)
@@ -107,7 +108,7 @@ class MemoryStore:
         version = self.resolve(name, at)
         manifest = self.manifest(name, version)
         for file in FILES:
-            found = tables.content_hash(self._table(manifest, file, self._bytes(manifest, file)))
+            found = tables.content_hash(self._stored(manifest, file, self._bytes(manifest, file)))
             if found != manifest.files[f"{file}.parquet"].content:
                 raise _damaged(self.where(name, version, f"{file}.parquet"), "its rows differ from the manifest")
         return self.describe(name, version)
@@ -123,8 +124,10 @@ class MemoryStore:
             data = self.files.read(name, version, MANIFEST)
         except FileNotFoundError:
             raise ArtifactError(f"{where} is missing", "htam memory list shows what the store holds") from None
-        manifest = read_manifest(data, where)
-        if manifest.name != name or manifest.version != version or manifest.identity()[:16] != version:
+        manifest = read_manifest(data, where, self._migrations)
+        # What an older release took for the identity may be other than what is in the lifted manifest.
+        current = manifest.schema_version == len(self._migrations) + 1
+        if manifest.name != name or manifest.version != version or (current and manifest.identity()[:16] != version):
             raise _damaged(where, f"it belongs to {manifest.name}@{manifest.version}")
         if set(manifest.files) != {f"{file}.parquet" for file in FILES}:
             raise _damaged(where, "its list of files is not that of a memory")
@@ -226,33 +229,25 @@ class MemoryStore:
         return data
 
     def _table(self, manifest: Manifest, file: str, data: bytes) -> pa.Table:
-        name = f"{file}.parquet"
-        where, entry = self.where(manifest.name, manifest.version, name), manifest.files[name]
+        stored, schema = self._stored(manifest, file, data), SCHEMAS[file]
+        try:
+            table = migrated_table(stored, file, manifest.schema_version, schema, self._migrations)
+        except (KeyError, pa.ArrowException) as problem:
+            raise self._misfit(manifest, file) from problem
+        if table.schema != schema:
+            raise self._misfit(manifest, file)
+        return table
+
+    def _stored(self, manifest: Manifest, file: str, data: bytes) -> pa.Table:
+        """Rows as they were written, in whatever schema version that was."""
         table = pq.read_table(pa.BufferReader(data))
-        if table.num_rows != entry.rows or table.schema.remove_metadata() != SCHEMAS[file]:
-            raise _damaged(where, "its columns are not those of the schema version")
+        if table.num_rows != manifest.files[f"{file}.parquet"].rows:
+            raise self._misfit(manifest, file)
         return table.replace_schema_metadata(None)
 
-
-def encoded(memory: Memory) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
-    """Parquet files of a memory and their entries in the manifest."""
-    parts = {
-        "directions": tables.direction_rows(memory.directions),
-        "sources": tables.source_rows(memory.table),
-        "strategies": tables.strategy_rows(memory.strategies),
-        "transitions": tables.canonical(memory.table),
-    }
-    data = {f"{name}.parquet": _parquet(table) for name, table in parts.items()}
-    entries = {
-        f"{name}.parquet": FileEntry(
-            sha256=hashlib.sha256(data[f"{name}.parquet"]).hexdigest(),
-            content=tables.content_hash(table),
-            size=len(data[f"{name}.parquet"]),
-            rows=table.num_rows,
-        )
-        for name, table in parts.items()
-    }
-    return data, entries
+    def _misfit(self, manifest: Manifest, file: str) -> ArtifactError:
+        where = self.where(manifest.name, manifest.version, f"{file}.parquet")
+        return _damaged(where, f"its rows are not those of schema version {manifest.schema_version}")
 
 
 def checked(name: str, what: str) -> str:
@@ -272,12 +267,6 @@ def split_reference(reference: str) -> tuple[str, str | None]:
     """``NAME[@VERSION|@TAG]`` in its two parts."""
     name, _, at = reference.partition("@")
     return name, at or None
-
-
-def _parquet(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", compression_level=3, row_group_size=ROW_GROUP)
-    return sink.getvalue()
 
 
 def _tag_text(version: str) -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 
+from builder.describe.sentences import SENTENCE_END
+
 LONGEST = 600
 """Characters kept of an intent; encoders read no more than that."""
 
+LEAST = 40
+"""Characters that make a sentence worth standing alone."""
+
+_CLAUSE_END = re.compile(r"[;:,\u3001\uff0c\uff1b](?=\s|[\u3400-\u9fff])")
 _OUTLINE = re.compile(r"\*{0,2}Selected (?:Outline|Plan|Approach)s?:?\*{0,2}:?\s*(.+)", re.IGNORECASE)
 _OBJECTIVE = re.compile(r"\*{0,2}Objective:?\*{0,2}:?\s*(.+)", re.IGNORECASE)
 _HISTORY = re.compile(r"\n\s*(?:Optimization History|Previous Optimization Attempts)\s*:", re.IGNORECASE)
@@ -64,6 +70,14 @@ def _clean(text: str) -> str:
     text = re.sub(r"\*{2,}|^#+\s*|`", "", text, flags=re.MULTILINE)
     text = " ".join(text.split())
     text = _LABEL.sub("", _LEAD.sub("", text)).strip(" -–—:;")
-    if len(text) <= LONGEST:
-        return text
-    return text[:LONGEST].rsplit(" ", 1)[0]
+    return text if len(text) <= LONGEST else _cut(text)
+
+
+def _cut(text: str) -> str:
+    """The whole sentences of ``text`` that fit; whole clauses or words where the first sentence does not."""
+    head = text[: LONGEST + 1]
+    for ends in (SENTENCE_END, _CLAUSE_END):
+        fitting = [match.end() for match in ends.finditer(head) if match.end() <= LONGEST]
+        if fitting and fitting[-1] >= LEAST:
+            return head[: fitting[-1]].rstrip(" ,;:")
+    return head.rsplit(" ", 1)[0][:LONGEST]

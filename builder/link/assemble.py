@@ -17,7 +17,7 @@ from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
 from builder.link.drafts import LEAST_GAIN, TRUSTED
 from builder.link.labels import Labels, labelled
 from builder.link.risks import Failure, risks
-from builder.link.sentences import whole_sentences
+from builder.describe.sentences import whole_sentences
 
 EVIDENCE = 50
 RECIPES = 5

@@ -23,17 +23,22 @@ class Unread(NamedTuple):
     path: Path
 
 
-def discover(paths: Iterable[Path | str]) -> tuple[LogFile, ...]:
+def discover(paths: Iterable[Path | str], *, allow_empty: bool = False) -> tuple[LogFile, ...]:
     """Return the logs under ``paths``, in path order.
+
+    Args:
+        allow_empty: a path that holds no log is no mistake, as for an inbox that is looked into by the clock.
 
     Raises:
         BadInputError: a path does not exist, or nothing below it is a log of a known format.
     """
-    found, _ = survey(paths)
+    found, _ = survey(paths, allow_empty=allow_empty)
     return found
 
 
-def survey(paths: Iterable[Path | str]) -> tuple[tuple[LogFile, ...], tuple[tuple[str, str], ...]]:
+def survey(
+    paths: Iterable[Path | str], *, allow_empty: bool = False
+) -> tuple[tuple[LogFile, ...], tuple[tuple[str, str], ...]]:
     """Return the logs under ``paths`` and (name, reason) of every other file there.
 
     Raises:
@@ -46,7 +51,7 @@ def survey(paths: Iterable[Path | str]) -> tuple[tuple[LogFile, ...], tuple[tupl
             raise BadInputError(f"{path}: no such file or directory", "give files or directories that hold logs")
         items = list(_walk(path.resolve(), path.name if path.is_file() else "", 0))
         found = [item for item in items if isinstance(item, LogFile)]
-        if not found:
+        if not found and not allow_empty:
             raise BadInputError(f"{path}: no log of a known format", "`htam logs formats` lists what can be read")
         logs += found
         others += [item for item in items if isinstance(item, Unread)]

@@ -10,7 +10,7 @@ from artifacts.errors import ArtifactError
 from artifacts.memory import files as files_module
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import OWN_HASH, Manifest, manifest_bytes, read_manifest
-from artifacts.memory.migrations import SCHEMA_VERSION, migrated
+from artifacts.memory.migrations import SCHEMA_VERSION, Migration, migrated
 from artifacts.memory.records import Transition
 from artifacts.memory.store import FILES, MANIFEST, MemoryStore, split_reference
 
@@ -177,9 +177,12 @@ def test_an_unknown_schema_version_is_refused(build: Build, small: list[Transiti
 
 
 def test_migrations_run_in_order_from_the_version_that_was_written() -> None:
-    steps = (lambda old: old | {"a": 1}, lambda old: old | {"a": old.get("a", 0) + 10})
-    assert migrated({"schema_version": 1}, "here", steps) == {"schema_version": 3, "a": 11}
-    assert migrated({"schema_version": 2}, "here", steps) == {"schema_version": 3, "a": 10}
+    steps = (
+        Migration(manifest=lambda old: old | {"a": 1}),
+        Migration(manifest=lambda old: old | {"a": old.get("a", 0) + 10}),
+    )
+    assert migrated({"schema_version": 1}, "here", steps) == {"schema_version": 1, "a": 11}
+    assert migrated({"schema_version": 2}, "here", steps) == {"schema_version": 2, "a": 10}
     for unknown in (0, 4, None, "1", True):
         with pytest.raises(ArtifactError, match="unknown"):
             migrated({"schema_version": unknown}, "here", steps)

@@ -37,6 +37,19 @@ def test_markup_and_labels_are_dropped() -> None:
     assert intent("**Goal:** Optimization goal: use `__ldg`") == "use __ldg"
 
 
+def test_a_long_outline_ends_where_a_sentence_does() -> None:
+    sentence = "Stage each tile of the operand in shared memory and reuse it for every row of the block."
+    found = intent(f"**Selected Outline:** {' '.join([sentence] * 12)}")
+    assert len(found) > LONGEST - 2 * len(sentence)
+    assert f"{found}." == " ".join([sentence] * found.count("Stage"))
+
+
+def test_one_endless_sentence_ends_where_a_clause_does() -> None:
+    clause = "load the next tile while the last one is multiplied"
+    found = intent(f"**Selected Outline:** {', '.join([clause] * 20)}")
+    assert found == ", ".join([clause] * found.count("load"))
+
+
 def test_an_empty_plan_has_no_intent() -> None:
     assert intent("  \n ") == ""
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.trajectory import TrustFlag
+from builder.describe.sentences import whole_sentences
 from builder.link.fragment import LARGEST, MOST_CHARACTERS, MOST_LINES, added_fragment
 from builder.link.labels import Labels, Named, lineages
 from builder.link.risks import Failure, risks
-from builder.link.sentences import whole_sentences
 from builder.link.trust import WEIGHTS, weight
 from builder.link.units import outlines
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.errors import BadInputError
 from artifacts.outcome import Outcome
 from artifacts.trajectory import TrustFlag
 from builder.logs import discover, read, read_all
@@ -224,3 +225,15 @@ def test_the_public_logs_read_whole_and_agree_with_their_readme():
 )
 def test_what_the_infrastructure_did_is_not_charged_to_the_candidate(text, outcome):
     assert failure_outcome(text, compiled=False) is outcome
+
+
+def test_an_inbox_without_logs_is_no_mistake_where_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing to see here", encoding="utf-8")
+    assert discover([tmp_path], allow_empty=True) == ()
+    with pytest.raises(BadInputError, match="no log of a known format"):
+        discover([tmp_path])
+
+
+def test_an_inbox_that_does_not_exist_is_a_mistake_even_where_an_empty_one_is_none(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such file"):
+        discover([tmp_path / "typo"], allow_empty=True)
