@@ -147,6 +147,16 @@ def all_arms(arena: Arena, options: argparse.Namespace, shipped: SelectionSettin
     return found | {"episodes": stage.episodes, "seconds": stage.seconds}
 
 
+def ceiling(memory: Memory, options: argparse.Namespace) -> None:
+    """Print how far an oracle is ahead of `feedback` in each world: what a simulation could show at all."""
+    for name, world in WORLDS.items():
+        arena = Arena(memory, folds=options.folds, world=world)
+        luck = {"steps": 6, "runs": options.runs, "seed": options.seed}
+        played = {"feedback": dict(arena.play(Contender(label="feedback", arm="feedback"), **luck))}
+        played["oracle"] = dict(arena.ceiling(**luck))
+        show(f"all tasks, world: {name}", results_of(played))
+
+
 def held_out(
     memory: Memory, options: argparse.Namespace, tasks: frozenset[str], settings: dict[str, SelectionSettings]
 ) -> dict[str, Any]:
@@ -175,11 +185,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ceiling", action="store_true", help="only print how far an arm that knows the world comes")
     options = parser.parse_args()
     begun = time.perf_counter()
     memory = load_memory(options.store, options.memory)
     shipped = SelectionSettings(attention=chosen_attention(memory))
     arena = Arena(memory, folds=options.folds, world=WORLDS["default"])
+    if options.ceiling:
+        ceiling(memory, options)
+        return
     training = frozenset(task for task in arena.tasks if zlib.crc32(task.encode()) % 2)
     arms = all_arms(arena, options, shipped)
     stage = Stage(arena, options, training)

@@ -10,6 +10,7 @@ from artifacts.memory.htg import Memory
 from optimizer.arms import Arm, make_arm
 from optimizer.selection import SelectionSettings
 from optimizer.simulator.episode import Episode, play
+from optimizer.simulator.oracle import OracleArm
 from optimizer.simulator.world import World, WorldSettings, split
 
 
@@ -53,6 +54,16 @@ class Arena:
             arm = make_arm(contender.arm, known, contender.selection)
             for task in names:
                 yield task, _episodes(world, task, arm, steps, [f"{seed}/{run}" for run in range(runs)])
+
+    def ceiling(
+        self, *, steps: int, runs: int, seed: int, tasks: frozenset[str] | None = None
+    ) -> Iterator[tuple[str, list[Episode]]]:
+        """As :meth:`play`, by an arm that knows the world."""
+        for world, _ in self._grounds:
+            for task in world.tasks():
+                if tasks is None or task in tasks:
+                    arm = OracleArm(world=world, task_id=task)
+                    yield task, _episodes(world, task, arm, steps, [f"{seed}/{run}" for run in range(runs)])
 
 
 def _episodes(world: World, task: str, arm: Arm, steps: int, seeds: Sequence[str]) -> list[Episode]:

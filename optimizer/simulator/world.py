@@ -105,6 +105,22 @@ class World:
         row = int(np.searchsorted(np.cumsum(weights), luck[1] * float(weights.sum()), side="right"))
         return self._drawn(min(row, len(self._rows) - 1), direction)
 
+    def means(self, state: State, task_id: str, shrink: float) -> dict[str, float]:
+        """Mean gain of each direction near ``state``, slower and failed steps as zero.
+
+        Args:
+            shrink: draws of any direction that are mixed in, so that a single record decides little.
+        """
+        weights = self._weights(state, task_id, ())
+        weights /= weights.max()
+        worth = np.maximum(self._memory.gains.astype(np.float64), 0.0)
+        overall = float(weights @ worth / weights.sum())
+        names, codes = np.unique(self._directions.astype(str), return_inverse=True)
+        total = np.bincount(codes, weights=weights)
+        gained = np.bincount(codes, weights=weights * worth)
+        found = (gained + shrink * overall) / (total + shrink)
+        return {str(name): float(mean) for name, mean in zip(names, found, strict=True) if name}
+
     def _weights(self, state: State, task_id: str, used: Collection[int]) -> Array:
         columns = self._memory.columns
         alike = np.exp((similarity(columns, state).astype(np.float64) - 1) / self._settings.temperature)

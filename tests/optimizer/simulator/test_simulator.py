@@ -134,6 +134,19 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, object]) -> Non
         replace(SMALL, **wrong)  # type: ignore[arg-type]
 
 
+def test_an_arm_that_knows_the_world_is_ahead_of_all(memory_with: MakeMemory) -> None:
+    arena = Arena(memory_with(1.0), folds=5, world=WorldSettings())
+    contender = Contender(label="htam", arm="htam", selection=SelectionSettings(explore=0.0))
+    played = {
+        "htam": dict(arena.play(contender, steps=4, runs=3, seed=0)),
+        "oracle": dict(arena.ceiling(steps=4, runs=3, seed=0)),
+    }
+    _, oracle = results_of(played)
+    assert oracle.difference is not None
+    assert oracle.difference.value > -0.05
+    assert oracle.directed == 1.0
+
+
 def test_contenders_can_be_compared_on_some_of_the_tasks(memory_with: MakeMemory) -> None:
     arena = Arena(memory_with(1.0), folds=5, world=WorldSettings())
     half = frozenset(arena.tasks[::2])
