@@ -1,4 +1,6 @@
 import hashlib
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,24 @@ def test_an_empty_inbox_beside_a_full_one_stops_nothing(runs: Path, tmp_path: Pa
 def test_a_log_folder_that_does_not_exist_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such file"):
         rebuild(tmp_path / "nowhere", tmp_path)
+
+
+def test_two_builds_at_once_of_one_memory_in_one_work_folder_lose_nothing(
+    runs: Path, tmp_path: Path, add_run: Callable[..., Path]
+) -> None:
+    add_run(tmp_path / "more" / "gamma", "gamma")
+    command = [sys.executable, "-P", "-m", "pipeline", "memory", "build", "--name", "team", "--model", "hashing"]
+    command += ["--force", "--store", str(tmp_path / "store"), "--work", str(tmp_path / "work"), "--logs", str(runs)]
+    started = [
+        subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+        for more in ((), ("--logs", str(tmp_path / "more")))
+    ]
+    printed = [process.communicate(timeout=200)[0].split()[-1] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    store = MemoryStore(str(tmp_path / "store"))
+    for reference in printed:
+        store.verify(*reference.split("@"))
+    assert [len(store.load(*reference.split("@"))) for reference in printed] == [32, 48]
+    assert f"team@{store.tagged('team', 'latest')}" in printed
+    assert not list((tmp_path / "store").rglob(".tmp-*"))
+    assert build(runs, tmp_path, replay=True, force=True) == printed[0]

@@ -75,3 +75,32 @@ def test_a_task_is_tried_again_after_a_lost_connection_and_not_after_a_users_mis
     with pytest.raises(HtamError, match="wrong option"):
         run(job, EngineSettings(workers=1), 3)
     assert (calls.count(1), calls.count(2)) == (3, 1)
+
+
+def test_a_task_whose_worker_process_is_killed_is_done_by_another(tmp_path: Path) -> None:
+    from prefect import flow, task
+
+    from flows.engine import RETRY, EngineSettings, run
+
+    folder = str(tmp_path)
+
+    @task(**RETRY)
+    def work(number: int) -> int:
+        import os
+        import signal
+        from pathlib import Path
+
+        with (Path(folder) / f"begun-{number}").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if number == 3 and not (Path(folder) / "killed").exists():
+            (Path(folder) / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    @flow
+    def job() -> list[int]:
+        return [future.result() for future in work.map(range(6))]
+
+    assert run(job, EngineSettings(runner="dask", workers=2)) == [0, 1, 2, 3, 4, 5]
+    first, second = (tmp_path / "begun-3").read_text().split()
+    assert first != second
