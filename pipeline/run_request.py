@@ -52,7 +52,7 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
                 reallocate=not options["fixed_steps"],
                 confirm=_confirm(options, known),
             ),
-            selection=Selection(explore=options["explore"], leave_out=options["leave_out"]),
+            selection=Selection(explore=options["explore"], lead=options["lead"], leave_out=options["leave_out"]),
             evaluation=EvaluationSettings(baselines=("eager", *options["baselines"]), profile=options["profile"]),
             temperature=options["temperature"],
             max_tokens=options["max_tokens"],

@@ -58,22 +58,24 @@ class LlmSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Settings of direction choice that a user may set; ``None`` leaves it to the defaults.
+    """Settings of direction choice that a run fixes.
 
     Attributes:
+        explore, optimism, lead: as in :class:`optimizer.selection.SelectionSettings`, there ``least_lead``.
         leave_out: ``none``, ``task`` or ``family``: experience with the run's own tasks (or their whole
             operator families) that the memory must forget, for honest studies.
     """
 
     explore: float = 0.1
     optimism: float = 0.5
+    lead: float = 0.7
     leave_out: str = "none"
 
     def __post_init__(self) -> None:
         if self.leave_out not in ("none", "task", "family"):
             raise ValueError(f"leave_out is none, task or family, got {self.leave_out!r}")
-        if not 0 <= self.explore <= 1 or self.optimism < 0:
-            raise ValueError("explore is a share in 0..1 and optimism is not negative")
+        if not 0 <= self.explore <= 1 or self.optimism < 0 or self.lead < 0:
+            raise ValueError("explore is a share in 0..1, optimism and lead are not negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,9 @@ def arm_of(manifest: RunManifest) -> Arm:
     if memory is not None:
         attention = chosen_attention(memory)
         memory = without_own(memory, [entry.task.task_id for entry in manifest.tasks], manifest)
-    settings = SelectionSettings(explore=chosen.explore, optimism=chosen.optimism, attention=attention)
+    settings = SelectionSettings(
+        explore=chosen.explore, optimism=chosen.optimism, least_lead=chosen.lead, attention=attention
+    )
     return make_arm(manifest.arm, memory, settings)
 
 

@@ -63,6 +63,9 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--candidates", default=1, show_default=True, help="Candidates a step (N).")
 @click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
 @click.option(
+    "--lead", default=0.7, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+)
+@click.option(
     "--language",
     type=click.Choice(["cuda", "triton", "cpp"]),
     help="Of the candidates; by default that of the backend.",

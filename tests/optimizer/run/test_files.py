@@ -13,7 +13,10 @@ from click.testing import CliRunner, Result
 from artifacts.codec import encode
 from artifacts.measurement import Measurement, Timing
 from artifacts.outcome import Outcome
+from optimizer.run.manifest import Selection
+from optimizer.selection import SelectionSettings
 from pipeline.cli import cli
+from pipeline.commands.optimize import command as optimize
 
 TASK = """import torch
 
@@ -190,6 +193,7 @@ def test_answers_that_came_as_files_can_be_replayed_elsewhere(desk: Desk, tmp_pa
         (("--seed", 2), "seed 1, not 2"),
         (("--candidates", 2), "candidates 1, not 2"),
         (("--backend", "cuda"), "backend 'cpu', not 'cuda'"),
+        (("--lead", 0), "selection.lead 0.7, not 0.0"),
     ],
 )
 def test_a_run_is_not_gone_on_with_under_other_settings(words: tuple[object, ...], said: str, desk: Desk) -> None:
@@ -257,3 +261,10 @@ def test_further_baselines_and_counters_are_asked_of_the_bench(desk: Desk) -> No
     settings = desk.ask()[1][0]["settings"]
     assert settings["baselines"] == ["eager", "compile", "eager_tf32"]
     assert settings["profile"]
+
+
+def test_the_defaults_of_a_run_are_those_of_the_selection() -> None:
+    own, told = SelectionSettings(), Selection()
+    assert (told.explore, told.optimism, told.lead) == (own.explore, own.optimism, own.least_lead)
+    offered = {parameter.name: parameter.default for parameter in optimize.params}
+    assert (offered["explore"], offered["lead"]) == (told.explore, told.lead)
