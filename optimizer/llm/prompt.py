@@ -245,7 +245,7 @@ def _advice(advice: Advice) -> str:
         f"name: {strategy.name}",
         f"intent: {strategy.intent}",
         *(f"when: {condition.words}" for condition in strategy.when),
-        f"recipe: {strategy.recipe}",
+        *([f"recipe: {strategy.recipe}"] if strategy.recipe else []),
         f"expected here: {_gain(advice.mean)} (likely {_gain(low)} to {_gain(high)}), from evidence worth "
         f"{advice.effective_n:.1f} measured steps; {failures}",
         *(f"risk: {risk}" for risk in strategy.risks),

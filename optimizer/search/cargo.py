@@ -32,6 +32,9 @@ _MARKS = (
 )
 """What gives the language of a piece of code away; pieces without any mark may be in any."""
 
+_TRITON_WORDS = re.compile(r"\btriton\b|\btl\.", re.IGNORECASE)
+"""What prose about Triton says, and no other prose."""
+
 
 class Cargo:
     """Chooses texts of a memory's strategies for candidates in one language."""
@@ -43,11 +46,17 @@ class Cargo:
     def fitting(self, strategy: Strategy, family: str) -> Strategy:
         """``strategy`` with the recipe and template that fit an operator of ``family``.
 
-        A recipe of another family is kept where there is none of its own, because prose carries over; a template is
-        not, unless the strategy has conditions that single out where it belongs.
+        A recipe of another family is kept where there is none of its own, because prose carries over, but not one that
+        speaks of Triton to somebody who writes C++; a template is not, unless the strategy has conditions that single
+        out where it belongs.
         """
-        recipe = next((item.text for item in self._near_first(strategy.recipes, family)), strategy.recipe)
-        return replace(strategy, recipe=recipe, template=self._template(strategy, family))
+        return replace(strategy, recipe=self._recipe(strategy, family), template=self._template(strategy, family))
+
+    def _recipe(self, strategy: Strategy, family: str) -> str:
+        known = [*self._near_first(strategy.recipes, family), *strategy.recipes]
+        texts = [item.text for item in known] or [strategy.recipe]
+        writes_triton = self._language is Language.TRITON
+        return next((text for text in texts if writes_triton or not _TRITON_WORDS.search(text)), "")
 
     def _template(self, strategy: Strategy, family: str) -> str:
         fitting = [item.text for item in self._near_first(strategy.templates, family)]

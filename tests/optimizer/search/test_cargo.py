@@ -66,3 +66,15 @@ def test_a_text_whose_transition_the_memory_has_forgotten_fits_nobody(memory: Me
     forgetful, one = strategy(memory, ("softmax", "row(x);"))
     forgetful = replace(forgetful, table=forgetful.table.slice(0, 0))
     assert Cargo(forgetful, Language.CUDA).fitting(one, "softmax").template == ""
+
+
+@pytest.mark.parametrize(
+    ("language", "shown"), [(Language.CUDA, "do search(b);"), (Language.TRITON, "do triton.autotune")]
+)
+def test_a_recipe_about_triton_is_for_those_who_write_it(language: Language, shown: str, memory: Memory) -> None:
+    known = strategy(memory, ("softmax", "triton.autotune"), ("matmul", "search(b);"))
+    assert fitting(known, "softmax", language).recipe == shown
+
+
+def test_without_a_sensible_recipe_there_is_none(memory: Memory) -> None:
+    assert fitting(strategy(memory, ("softmax", "triton.autotune")), "softmax").recipe == ""
