@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from optimizer.evaluation.judge.reference import Answer, Case
-from optimizer.evaluation.judge.tolerance import Tolerance, mismatch, tolerance_for
+from optimizer.evaluation.judge.tolerance import Tolerance, is_finite, largest_error, mismatch, tolerance_for
 from optimizer.evaluation.process.values import split
 
 
@@ -14,14 +14,12 @@ def bounds_of(answer: Answer) -> list[Tolerance | None] | None:
 
     Nothing can be said where the reference is not finite or loses too much in its own precision.
     """
-    import torch
-
     bounds: list[Tolerance | None] = []
     for exact, native in zip(answer.exact_tensors, answer.native_tensors, strict=True):
         if not native.dtype.is_floating_point:
             bounds.append(None)
             continue
-        if not bool(torch.isfinite(exact).all()) or not bool(torch.isfinite(native).all()):
+        if not is_finite(exact) or not is_finite(native):
             return None
         tolerance = tolerance_for(exact, native)
         if tolerance is None:
@@ -123,10 +121,10 @@ def varied(exact: Any) -> bool:
     return bool((exact != exact.flatten()[0]).any()) if exact.numel() else False
 
 
-def largest_error(tensors: list[Any], answer: Answer) -> float:
+def largest_error_of(tensors: list[Any], answer: Answer) -> float:
     """Largest absolute error over the floating-point outputs."""
     errors = [
-        float((tensor.to(exact.device).double() - exact).abs().max())
+        largest_error(tensor.to(exact.device), exact)
         for tensor, exact in zip(tensors, answer.exact_tensors, strict=True)
         if exact.dtype.is_floating_point and exact.numel()
     ]

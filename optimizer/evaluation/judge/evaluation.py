@@ -92,9 +92,7 @@ class Evaluation:
             BadTaskError: the task itself does not work.
         """
         reference = self._begin()
-        checked = Correctness(reference, self._cell, self._job.seed, self._gate.give_way).check(
-            self._job.settings.seeds
-        )
+        checked = Correctness(reference, self._cell, self._job.seed, self._pause).check(self._job.settings.seeds)
         self.checks += checked.checks
         self.notes += checked.notes
         self.watch.lap("correctness")
@@ -141,7 +139,7 @@ class Evaluation:
         calls = self._prepare(self._cell, checked)
         unseen = UnseenInputs(reference, derive_seed(self._job.seed, "unseen"))
         work = work_of(case)
-        self._trim()
+        self._pause()
         self.watch.lap("preparation")
         with self._gate.alone():
             self.watch.lap("waiting to time")
@@ -158,8 +156,9 @@ class Evaluation:
         self.watch.lap("baselines")
         return timing, baselines, bound
 
-    def _trim(self) -> None:
-        """Give memory back that checking needed, where it is enough to matter to the candidate."""
+    def _pause(self) -> None:
+        """Let others time; give memory back that checking needed, where it is enough to matter to the candidate."""
+        self._gate.give_way()
         if self._job.backend == "cuda":
             import torch
 

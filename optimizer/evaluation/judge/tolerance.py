@@ -100,6 +100,18 @@ def powerless_controls(exact: Any, tolerance: Tolerance) -> set[str]:
     }
 
 
+def largest_error(output: Any, exact: Any) -> float:
+    """Largest absolute error of an element; NaN when one is not a number."""
+    return max((float((value.double() - right).abs().max()) for _, right, value in _chunks(exact, output)), default=0.0)
+
+
+def is_finite(tensor: Any) -> bool:
+    """Whether all elements are."""
+    import torch
+
+    return all(bool(torch.isfinite(part).all()) for _, part, _ in _chunks(tensor, tensor))
+
+
 def _chunks(exact: Any, other: Any) -> Iterator[tuple[int, Any, Any]]:
     """Both flattened, in parts that leave room on a device that is full of the whole."""
     right, value = exact.reshape(-1), other.reshape(-1)
