@@ -1,9 +1,9 @@
 """What a second worker brings: the same jobs through a pool with one worker and with two, in one run.
 
-    python -P benchmarks/pool.py --run examples/logs/h200-htam --backend cuda --devices 0,1
-    python -P benchmarks/pool.py --run examples/logs/cpu-first --backend cpu          # a smoke test: CPUs measure one by one
+    python -P benchmarks/pool.py --devices 0,1
+    python -P benchmarks/pool.py --backend cpu --runs examples/logs/cpu-first --most 2    # a smoke test
 
-Needs torch and the standard library. Jobs are the candidates of a recorded run with their tasks. Each side gets its own
+Needs torch and the standard library. Jobs are the candidates of recorded runs with their tasks. Each side gets its own
 build cache and one untimed job first; then all jobs cold (build and measure), then all again warm (measure only).
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LOGS = REPOSITORY / "examples" / "logs"
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 from results_file import write_results  # noqa: E402
@@ -34,13 +35,14 @@ from optimizer.evaluation.pool.folder import PoolFolder, file_time  # noqa: E402
 def main() -> None:
     """Both sides, beside each other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--run", type=Path, default=REPOSITORY / "examples" / "logs" / "h200-htam")
+    parser.add_argument("--runs", type=Path, nargs="+", default=[LOGS / "h200-htam", LOGS / "h200-feedback"])
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--devices", default="0,1", help="one worker each; the first one alone is the other side")
     parser.add_argument("--builders", type=int, default=8, help="candidates that a worker builds at a time")
     parser.add_argument("--most", type=int, default=64, help="jobs at most")
     options = parser.parse_args()
-    work = jobs(options.run, options.backend)[: options.most]
+    found = [job for run in options.runs for job in jobs(run, options.backend)]
+    work = [replace(job, job_id=f"{seed}-{job.job_id}", seed=seed) for seed, job in enumerate(found)][: options.most]
     devices = options.devices.split(",")
     sides = {str(len(use)): side(work, options, use) for use in (devices[:1], devices)}
     one, many = sides[str(1)], sides[str(len(devices))]
@@ -66,7 +68,7 @@ def jobs(run: Path, backend: str) -> list[EvaluationJob]:
                     task_source=sources[event.payload["task_id"]],
                     candidate_source=log.candidate(event.payload["candidate_sha256"]),
                     backend=backend,
-                    seed=len(found),
+                    seed=0,
                     settings=EvaluationSettings(),
                 )
             )
