@@ -23,7 +23,7 @@ from optimizer.evaluation.hosts import Device, devices_of
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.process.spawn import ForkServer
 from optimizer.evaluation.quiet import QuietHost
-from optimizer.evaluation.stages import Built, Stages
+from optimizer.evaluation.stages import Built, Stages, crowded
 
 _MOST_SEATS = 6
 """Beyond that evaluations wait for their turn to time, and memory of the device is all that more would take."""
@@ -107,6 +107,7 @@ class Seats:
     def __init__(self, each: int) -> None:
         self._each = each
         self._taken: Counter[str] = Counter()
+        self._wanted_whole: Counter[str] = Counter()
         self._changed = threading.Condition()
 
     def of(self, device: Device) -> int:
@@ -128,8 +129,24 @@ class Seats:
                 self._taken[device.key] -= 1
                 self._changed.notify_all()
 
+    @contextlib.contextmanager
+    def whole(self, device: Device) -> Iterator[None]:
+        """Wait until nobody sits at a device and hold all its seats, so that its memory is free; newcomers wait."""
+        with self._changed:
+            self._wanted_whole[device.key] += 1
+            self._changed.wait_for(lambda: self._taken[device.key] == 0)
+            self._taken[device.key] = self.of(device)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted_whole[device.key] -= 1
+                self._taken[device.key] = 0
+                self._changed.notify_all()
+
     def _free(self, devices: Sequence[Device]) -> Device | None:
-        free = [device for device in devices if self._taken[device.key] < self.of(device)]
+        open_ones = [device for device in devices if not self._wanted_whole[device.key]]
+        free = [device for device in open_ones if self._taken[device.key] < self.of(device)]
         return min(free, key=lambda device: self._taken[device.key], default=None)
 
 
@@ -182,17 +199,20 @@ class _Batch:
         while (item := self._ready[backend].get()) is not None:
             job, built = item
             with self._seats.seat(self._devices[backend]) as device:
-                try:
-                    measurement = self._measure(job, device, built)
-                except UnavailableError as problem:
-                    measurement = _infrastructure(device, problem)
+                measurement = self._measured(job, device, built, alone=False)
+            if crowded(measurement) and device.backend == "cuda":
+                with self._seats.whole(device):
+                    measurement = self._measured(job, device, built, alone=True)
             self._done.put((job.job_id, measurement))
 
-    def _measure(self, job: EvaluationJob, device: Device, built: Built) -> Measurement:
-        if device.backend == "cuda":
-            return self._stages.measure(job, device, built)
-        with device_alone(device.key), self._quiet.measuring():
-            return self._stages.measure(job, device, built)
+    def _measured(self, job: EvaluationJob, device: Device, built: Built, *, alone: bool) -> Measurement:
+        try:
+            if device.backend == "cuda":
+                return self._stages.measure(job, device, built, alone=alone)
+            with device_alone(device.key), self._quiet.measuring():
+                return self._stages.measure(job, device, built)
+        except UnavailableError as problem:
+            return _infrastructure(device, problem)
 
 
 def _infrastructure(device: Device, problem: Exception) -> Measurement:

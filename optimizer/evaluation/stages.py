@@ -100,15 +100,16 @@ class Stages:
                 )
         return Built(findings=findings, build_s=time.monotonic() - start, notes=cell.build_notes)
 
-    def measure(self, job: EvaluationJob, device: Device, built: Built) -> Measurement:
-        """Judge and cell at work, then the profiler when asked; always one measurement."""
-        measurement = self._judged(job, device)
+    def measure(self, job: EvaluationJob, device: Device, built: Built, *, alone: bool = False) -> Measurement:
+        """Judge and cell at work, then the profiler when asked; always one measurement.
+
+        ``alone`` keeps evaluations of all processes from the device meanwhile.
+        """
+        measurement = self._judged(job, device, alone=alone)
         if job.backend == "cpu" and _clocks_disagreed(measurement):
             # Other work on the same cores does that to honest kernels; a liar is caught again by new processes. What
             # the second judge says stands: rejected, or no verdict where the load explains the difference.
             measurement = self._judged(job, device)
-        if job.backend == "cuda" and _crowded(measurement):
-            measurement = self._judged(job, device, alone=True)
         measurement = self._profiled(measurement, job, device)
         return dataclasses.replace(
             measurement,
@@ -263,6 +264,7 @@ def _clocks_disagreed(measurement: Measurement) -> bool:
     return failed and any(finding.rule in _CLOCK_RULES for finding in measurement.findings)
 
 
-def _crowded(measurement: Measurement) -> bool:
+def crowded(measurement: Measurement) -> bool:
+    """Whether a failure may come from what others hold on the device."""
     failed = measurement.outcome in (Outcome.RUNTIME_ERROR, Outcome.INFRA_ERROR, Outcome.COMPILE_ERROR)
     return failed and _CROWDED.search(measurement.error) is not None

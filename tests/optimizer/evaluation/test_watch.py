@@ -124,9 +124,3 @@ def test_other_findings_are_not_judged_again(tmp_path: Path) -> None:
 
 def test_on_a_device_of_its_own_clocks_are_believed_at_once(tmp_path: Path) -> None:
     assert measured(tmp_path, "cuda", disagreeing(Outcome.REJECTED), RIGHT) == (Outcome.REJECTED, 1)
-
-
-def test_a_device_that_was_too_full_is_given_to_one_alone(tmp_path: Path) -> None:
-    full = Measurement(outcome=Outcome.RUNTIME_ERROR, stage="run", device="d", error="CUDA out of memory. Tried …")
-    assert measured(tmp_path, "cuda", full, RIGHT) == (Outcome.CORRECT, 2)
-    assert measured(tmp_path, "cpu", full, RIGHT) == (Outcome.RUNTIME_ERROR, 1)
