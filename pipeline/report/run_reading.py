@@ -27,10 +27,14 @@ def read_run(path: Path, direction_names: Mapping[str, str] | None = None) -> Ru
     steps = [decode(LoggedStep, event.payload) for event in events if event.kind == "step"]
     started = [decode(TaskStarted, event.payload) for event in events if event.kind == "task_started"]
     finished = {event.key: decode(TaskFinished, event.payload) for event in events if event.kind == "task_finished"}
-    gates = _gates(events)
+    choices = {event.key: event.payload["choice"] for event in events if event.kind == "choice"}
     tasks = [
         _task(
-            item, [step for step in steps if step.task_id == item.task.task_id], finished, direction_names or {}, gates
+            item,
+            [step for step in steps if step.task_id == item.task.task_id],
+            finished,
+            direction_names or {},
+            choices,
         )
         for item in started
     ]
@@ -54,12 +58,12 @@ def _task(
     steps: list[LoggedStep],
     finished: Mapping[str, TaskFinished],
     names: Mapping[str, str],
-    gates: Mapping[str, str],
+    choices: Mapping[str, Mapping[str, Any]],
 ) -> TaskView:
     end = finished.get(item.task.task_id)
     times = paired_times(steps)
     best = end.best_step if end else fastest(steps, times)
-    views = [_step(step, names, gates.get(f"{step.task_id}/{step.step_id}", "")) for step in steps]
+    views = [_step(step, names, choices.get(f"{step.task_id}/{step.step_id}", {})) for step in steps]
     shown = [
         replace(view, best=step.step_id == best, paired_us=times.get(step.step_id))
         for view, step in zip(views, steps, strict=True)
@@ -73,7 +77,7 @@ def _task(
     )
 
 
-def _step(step: LoggedStep, names: Mapping[str, str], gate: str) -> StepView:
+def _step(step: LoggedStep, names: Mapping[str, str], choice: Mapping[str, Any]) -> StepView:
     measurement = step.measurement or Measurement(
         outcome=Outcome.REJECTED, stage="answer", device="", error=step.error or "the answer held no usable code"
     )
@@ -82,22 +86,19 @@ def _step(step: LoggedStep, names: Mapping[str, str], gate: str) -> StepView:
         sha256=step.candidate_sha256,
         parent=step.parent_sha256,
         mode=step.mode,
-        direction=names.get(step.direction, step.direction),
+        direction=names.get(step.direction, step.direction) or _intent(choice),
         strategies=tuple(names.get(name, name) for name in step.strategies),
         plan=step.plan,
         probability=step.choice_probability,
-        gate=gate,
+        gate=str(choice.get("gate", "")),
         measurement=measurement,
     )
 
 
-def _gates(events: Iterable[Event]) -> dict[str, str]:
-    """Step key → why memory was not used for it."""
-    return {
-        event.key: str(event.payload["choice"]["gate"])
-        for event in events
-        if event.kind == "choice" and event.payload["choice"]["gate"]
-    }
+def _intent(choice: Mapping[str, Any]) -> str:
+    """The intent of the model's own list that a step implements, in a few words; empty for none."""
+    intent = choice.get("intent")
+    return f"{intent['number']}. {intent['text'][:60]}" if intent else ""
 
 
 def _device(steps: Iterable[LoggedStep]) -> str:

@@ -12,6 +12,7 @@ from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
 from artifacts.runlog import RunLog
 from artifacts.state import State
 from artifacts.task import TaskRef
+from pipeline.report.run_page import run_page
 from pipeline.report.run_reading import read_run
 
 TASK = TaskRef(task_id="examples/1/softmax", suite="examples", family="softmax", level=1)
@@ -92,3 +93,32 @@ def test_notes_of_the_run_are_shown(run: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunLogError, match=r"no manifest\.json"):
         read_run(tmp_path)
+
+
+def test_a_step_without_direction_shows_the_intent_and_the_gate_of_its_choice(run: Path) -> None:
+    intent = {"number": 2, "text": "fuse the bias into the product"}
+    with RunLog.open(run) as log:
+        log.append("choice", {"choice": {"gate": "nothing stands out", "intent": intent}}, key=f"{TASK.task_id}/0.0")
+    first = read_run(run).tasks[0].steps[0]
+    assert (first.direction, first.gate) == ("2. fuse the bias into the product", "nothing stands out")
+
+
+def test_a_confirmed_winner_is_shown_with_its_second_measurement(
+    run: Path, measured: Callable[[float], Measurement]
+) -> None:
+    end = TaskFinished(
+        task_id=TASK.task_id,
+        reason="steps used",
+        steps=3,
+        best_step="1.0",
+        confirmed=measured(400.0),
+        refuted={"2.0": "wrong_result when measured again"},
+    )
+    with RunLog.open(run) as log:
+        log.append("task_finished", encode(end), key=TASK.task_id)
+    task = read_run(run).tasks[0]
+    assert task.speedup("eager") == pytest.approx(800.0 / 400.0)
+    assert task.refuted == ("step 2.0: wrong_result when measured again",)
+    page = run_page(read_run(run))
+    assert "Measured again after the search" in page
+    assert "failed when it was measured again" in page

@@ -42,7 +42,8 @@ def test_a_finished_run_that_is_started_again_pays_for_nothing(make_run: Callabl
 
 
 def test_a_run_through_files_equals_the_run_in_one_go(make_run: Callable[..., Any]) -> None:
-    direct, through_files = make_run("direct"), make_run("files")
+    settings = SearchSettings(steps=4, candidates=2, confirm=True)
+    direct, through_files = make_run("direct", settings=settings), make_run("files", settings=settings)
     advance(direct)
     for _ in range(100):
         standing = advance(through_files, files=True)
