@@ -46,6 +46,7 @@ class PoolEvaluator:
         self._delivered: set[str] = set()
         self._waiting: set[str] = set()
         self._repaired = -float("inf")
+        self._able: set[str] = set()
         self._closed = threading.Event()
 
     def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
@@ -64,7 +65,8 @@ class PoolEvaluator:
         lonely = time.monotonic()
         while sent:
             yield from self._arrived(sent)
-            if self._served(sent):
+            self._look_after(sent)
+            if {jobs[0].backend for jobs in sent.values()} <= self._able:
                 lonely = time.monotonic()
             elif time.monotonic() - lonely > self._settings.patience_s:
                 raise UnavailableError(
@@ -98,11 +100,11 @@ class PoolEvaluator:
             for job in sent.pop(key):
                 yield job.job_id, found
 
-    def _served(self, sent: Mapping[str, list[EvaluationJob]]) -> bool:
-        """Look after lost jobs now and then; whether some living worker could do each job that is left."""
+    def _look_after(self, sent: Mapping[str, list[EvaluationJob]]) -> None:
+        """Now and then put back what lost workers had, and see which backends the living ones serve."""
         with self._lock:
             if time.monotonic() - self._repaired < self._pool.lease_s / 8:
-                return True
+                return
             self._repaired = time.monotonic()
         now = file_time(self._probe)
         self._pool.repair(now)
@@ -110,8 +112,7 @@ class PoolEvaluator:
         for key in set(sent) - there:
             if not self._pool.has_result(key):  # somebody emptied the folder
                 self._pool.submit(sent[key][0])
-        able = {backend for card in self._pool.living(now) for backend in card.devices}
-        return {jobs[0].backend for jobs in sent.values()} <= able
+        self._able = {backend for card in self._pool.living(now) for backend in card.devices}
 
 
 def device_name(path: Path, backend: str, *, patience_s: float = 60.0) -> str:

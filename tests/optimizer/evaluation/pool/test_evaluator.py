@@ -99,10 +99,18 @@ def test_a_job_of_another_version_is_answered_and_not_fatal(tmp_path: Path) -> N
 
 
 def test_without_a_worker_the_search_says_how_to_start_one(tmp_path: Path) -> None:
-    evaluator = PoolEvaluator(tmp_path, PoolSettings(poll_s=0.01, patience_s=0.0))
-    PoolFolder(tmp_path)
+    evaluator = PoolEvaluator(tmp_path, PoolSettings(poll_s=0.01, patience_s=0.3))
+    begin = time.monotonic()
     with pytest.raises(UnavailableError, match=r"--pool"):
         list(evaluator.evaluate([job("a")]))
+    assert time.monotonic() - begin > 0.3
+
+
+def test_a_worker_of_another_backend_does_not_count(tmp_path: Path) -> None:
+    pool = PoolFolder(tmp_path)
+    pool.beat(PoolWorker(pool, Scripted(), [Device(backend="cuda", index=0, name="H200", key="x")], lanes=1).card)
+    with pytest.raises(UnavailableError, match="no worker serves"):
+        list(PoolEvaluator(tmp_path, PoolSettings(poll_s=0.01, patience_s=0.1)).evaluate([job("a")]))
 
 
 def test_closing_withdraws_what_nobody_has_begun(tmp_path: Path) -> None:

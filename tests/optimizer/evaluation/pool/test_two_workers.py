@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -36,7 +37,7 @@ import torch
 from torch import nn
 from torch.utils.cpp_extension import load_inline
 
-ext = load_inline(name="pool_relu_%d", cpp_sources=r'''
+ext = load_inline(name="pool_relu", cpp_sources=r'''
 #include <torch/types.h>
 torch::Tensor own(torch::Tensor x) { return x.clone(); }  // what takes a while is the build
 ''', functions=["own"])
@@ -55,7 +56,7 @@ def jobs(count: int) -> list[EvaluationJob]:
             job_id=f"j{number}",
             task_id="relu",
             task_source=TASK,
-            candidate_source=CANDIDATE % (number, number),
+            candidate_source=CANDIDATE % number,
             backend="cpu",
             seed=number,
             settings=settings,
@@ -92,13 +93,14 @@ def test_a_job_whose_worker_is_killed_is_done_by_the_other_and_every_job_has_one
             assert all(process.poll() is None for process in workers.values())
             time.sleep(0.1)
         evaluator = PoolEvaluator(pool.path, PoolSettings(poll_s=0.05))
-        results = evaluator.evaluate(jobs(3))
-        found: list[tuple[str, Measurement]] = [next(results)]
-        victim = held_by(pool)
+        found: list[tuple[str, Measurement]] = []
+        search = threading.Thread(target=lambda: found.extend(evaluator.evaluate(jobs(3))))
+        search.start()
+        victim = one_of_two_at_work(pool)
         killed = next(card.pid for card in cards if card.worker == victim)
         os.kill(killed, signal.SIGKILL)
         workers[killed].wait()
-        found += results
+        search.join(200)
         evaluator.close()
         for pid, process in workers.items():
             if pid != killed:
@@ -116,11 +118,12 @@ def test_a_job_whose_worker_is_killed_is_done_by_the_other_and_every_job_has_one
     assert processes_in(str(tmp_path)) == []
 
 
-def held_by(pool: PoolFolder) -> str:
-    """A worker that is in the middle of a job."""
+def one_of_two_at_work(pool: PoolFolder) -> str:
+    """Wait until both workers are in the middle of a job, which builds for seconds; one of them."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        for path in (pool.path / "leases").iterdir():
-            return path.name.split(".")[3]
+        held = {path.name.split(".")[3] for path in (pool.path / "leases").iterdir()}
+        if len(held) == 2:
+            return min(held)
         time.sleep(0.02)
-    raise AssertionError("no worker takes a job")
+    raise AssertionError("the workers take no jobs")
