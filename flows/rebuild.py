@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from prefect import task
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from artifacts.errors import BadInputError, HtamError
+from artifacts.errors import HtamError
 from artifacts.memory.store import MemoryStore, split_reference
 from builder.judge.quality import gate
 from builder.logs.discover import discover
-from builder.logs.logfile import LogFile
 from builder.logs.reading import log_digest
 from flows import pages
 from flows.order import BuildOrder
@@ -30,23 +28,13 @@ def new_logs(paths: Sequence[str], order: BuildOrder) -> list[str]:
     Raises:
         BadInputError: a path that does not exist.
     """
-    found = {path: _logs(path) for path in paths}
+    found = {path: discover([path], allow_empty=True) for path in paths}
     now = {log_digest(log) for logs in found.values() for log in logs}
     store = MemoryStore(order.store)
     last = store.tagged(order.name, CANDIDATE) or store.tagged(order.name, "latest")
     known = {log.sha256 for log in store.manifest(order.name, last).inputs} if last else set()
     pages.log.info("%d logs, %d of them new", len(now), len(now - known))
     return [path for path, logs in found.items() if logs] if now and now != known else []
-
-
-def _logs(path: str) -> tuple[LogFile, ...]:
-    """Logs below ``path``; none in a folder to which no log has come yet."""
-    try:
-        return discover([path])
-    except BadInputError:
-        if Path(path).is_dir():
-            return ()
-        raise
 
 
 def unchanged(order: BuildOrder, tag: str) -> State[dict[str, str]]:
