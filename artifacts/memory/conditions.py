@@ -69,8 +69,8 @@ def learn(columns: Columns, advantages: Floats, rows: Bools) -> tuple[Condition,
         return ()
     values, weights = advantages[chosen].astype(np.float64), columns.weight[chosen].astype(np.float64)
     scored = []
-    for condition, opposite, inside in _candidates(columns, chosen):
-        score = _contrast(values, weights, inside)
+    for condition, opposite, inside in candidates(columns, chosen):
+        score = contrast(values, weights, inside)
         if abs(score) >= LEAST_Z:
             scored.append((abs(score), condition if score > 0 else opposite))
     scored.sort(key=lambda item: (-item[0], item[1].words))
@@ -85,9 +85,9 @@ def _distinct(conditions: list[Condition]) -> tuple[Condition, ...]:
     return tuple(kept)
 
 
-def _contrast(values: Doubles, weights: Doubles, inside: Bools) -> float:
-    """z score of (mean inside - mean outside), shrunken; 0 when a side is too small."""
-    if min(inside.sum(), (~inside).sum()) < FEWEST:
+def contrast(values: Doubles, weights: Doubles, inside: Bools, fewest: int = FEWEST) -> float:
+    """z score of (mean inside - mean outside), shrunken; 0 when a side holds less than ``fewest`` values."""
+    if min(inside.sum(), (~inside).sum()) < fewest:
         return 0.0
     means, variances = [], []
     for side in (inside, ~inside):
@@ -102,7 +102,8 @@ def _contrast(values: Doubles, weights: Doubles, inside: Bools) -> float:
     return float((means[0] - means[1]) / np.sqrt(sum(variances)))
 
 
-def _candidates(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+def candidates(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+    """Predicates that split ``rows``, each with its opposite and the rows on its side."""
     yield from _category_splits(columns, rows)
     yield from _number_splits(columns, rows)
     yield from _feature_splits(columns, rows)

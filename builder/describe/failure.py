@@ -62,8 +62,36 @@ _DEFAULTS = {
     Outcome.REJECTED: "rejected_by_guard",
     Outcome.INFRA_ERROR: "infrastructure",
 }
+_COMMAND = re.compile(r"^(?:FAILED:|ninja:|/\S+(?:nvcc|c\+\+|g\+\+)\b)|\[\d+/\d+\]|^\s*File \"|^Traceback\b|^\^|^~")
+"""Lines of a build log or traceback that say where and not what."""
+_VERDICT = re.compile(
+    r"^(?:[\w ]+(?:failed|kernel is incorrect|error building extension[^:]*)\s*[:.]\s*|(?:[A-Z]+_)+[A-Z]+\s*:\s*)+",
+    re.IGNORECASE,
+)
+"""What a harness puts in front of the reason, or says instead of one."""
+_NAMING = re.compile(
+    r"\b(?:fatal )?error\b\s*:|\w(?:Error|Exception)\b\s*:|mismatch|exceed|illegal|invalid|undefined", re.IGNORECASE
+)
+_PATH = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/(?=[\w.+-])")
 _FIXED = frozenset({Outcome.TIMEOUT, Outcome.REJECTED, Outcome.INFRA_ERROR})
 _COMPILE_ONLY = frozenset({"missing_header", "undefined_name", "link_error", "syntax_error", "build_tool"})
+
+
+def reason(error: str, longest: int) -> str:
+    """The line of an error message that says what is wrong, without paths, cut at ``longest`` characters.
+
+    The last line that names an error, else the first that is no command and no bare verdict, else the first.
+    """
+    lines = [line.strip() for line in error[:20_000].splitlines() if line.strip()]
+    said = [_PATH.sub("", _VERDICT.sub("", line)).strip(" |") for line in lines if not _COMMAND.search(line)]
+    said = [line for line in said if len(line) > 3]
+    naming = [line for line in said if _NAMING.search(line)]
+    return (naming[-1:] or said[:1] or lines[:1] or [""])[0][:longest].strip()
+
+
+def says_why(line: str) -> bool:
+    """Whether a :func:`reason` is more than the bare verdict of a harness or a command."""
+    return len(_VERDICT.sub("", line)) > 3 and not _COMMAND.search(line) and line != "failed without a message"
 
 
 def error_class(outcome: Outcome, error: str) -> str:

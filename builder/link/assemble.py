@@ -14,10 +14,11 @@ from artifacts.memory.effects import refreshed
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
+from builder.describe.sentences import whole_sentences
 from builder.link.drafts import LEAST_GAIN, TRUSTED
 from builder.link.labels import Labels, labelled
 from builder.link.risks import Failure, risks
-from builder.describe.sentences import whole_sentences
+from builder.link.risky_states import with_risky_states
 
 EVIDENCE = 50
 RECIPES = 5
@@ -43,7 +44,7 @@ def assemble(drafts: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
         _strategy(identity, labels, texts.get(identity, Texts())) for identity in sorted(labels.strategies)
     )
     bare = Memory(manifest=manifest, directions=directions, strategies=strategies, table=table)
-    return refreshed(with_expectations(bare))
+    return refreshed(with_risky_states(with_expectations(bare)))
 
 
 def with_expectations(memory: Memory) -> Memory:

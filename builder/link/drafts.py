@@ -18,6 +18,7 @@ from artifacts.memory.records import Transition
 from artifacts.memory.tables import BATCH, TEXT, TRANSITIONS, transition_row
 from artifacts.trajectory import Step, Trajectory, TrustFlag, time_ratio
 from builder.describe import DescribedStep
+from builder.describe.failure import reason
 from builder.link.fragment import added_fragment
 from builder.link.trust import weight
 
@@ -104,7 +105,7 @@ def _draft(trajectory: Trajectory, item: DescribedStep, parent: Step) -> Draft:
         child_sha256=child.sha256,
         parent_us=parent.runtime_us,
         child_us=child.runtime_us,
-        error=child.error[:LONGEST_ERROR],
+        error=reason(child.error, LONGEST_ERROR),
         choice_probability=child.choice_probability,
         provenance=child.provenance,
     )

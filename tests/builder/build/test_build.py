@@ -87,7 +87,7 @@ def test_an_added_log_is_the_only_one_read_and_embedded_and_the_bytes_are_those_
     run(logs, "four", "24_log_softmax.py")
     read: list[str] = []
     plain = reading.read
-    monkeypatch.setattr(drafting, "read", lambda log: read.append(log.name) or plain(log))
+    monkeypatch.setattr(drafting, "read", lambda log, digest: read.append(log.name) or plain(log, digest))
     encoder = CountingEmbedder()
     added = build([logs], encoder, settings(cache))
     assert read == ["four"]
@@ -191,3 +191,12 @@ def test_a_memory_that_ranks_worse_needs_force(logs: Path, tmp_path: Path) -> No
     forced = publish(replace(memory, manifest=bad), store, force=True)
     assert store.resolve("demo") == forced.version
     gate(bad, good)
+
+
+def test_several_workers_build_the_same_memory(logs: Path) -> None:
+    alone = build([logs], HashingEmbedder(), settings())
+    together = build([logs], HashingEmbedder(), replace(settings(), workers=2))
+    assert together.read == alone.read
+    assert together.memory.table.equals(alone.memory.table)
+    assert together.memory.strategies == alone.memory.strategies
+    assert together.memory.manifest == alone.memory.manifest

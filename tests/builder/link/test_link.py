@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.trajectory import TrustFlag
+from builder.describe.failure import reason
 from builder.describe.sentences import whole_sentences
 from builder.link.fragment import LARGEST, MOST_CHARACTERS, MOST_LINES, added_fragment
 from builder.link.labels import Labels, Named, lineages
@@ -124,7 +125,9 @@ def failure(number: int, outcome: str, kind: str = "undefined_name", error: str 
 
 
 def test_failures_of_one_kind_become_a_rule_with_its_evidence() -> None:
-    found = risks([failure(1, "compile_error"), failure(2, "compile_error"), failure(3, "timeout")], 9)
+    found = risks(
+        [failure(1, "compile_error"), failure(2, "compile_error"), failure(3, "timeout", "deadlock_or_timeout")], 9
+    )
     assert len(found) == 1
     assert found[0].words.startswith("You cannot")
     assert "2 of 9 attempts" in found[0].words
@@ -164,7 +167,27 @@ def test_labels_name_what_they_use() -> None:
 
 
 def test_a_rule_quotes_the_complaint_and_not_the_command() -> None:
-    log = "[1/2] nvcc -c kernel.cu\nkernel.cu(3): error: identifier x is undefined\n1 file failed"
-    (found,) = risks([failure(1, "compile_error", error=log), failure(2, "compile_error", error=log)], 2)
-    assert "identifier x is undefined" in found.words
-    assert "nvcc" not in found.words
+    log = "[1/2] nvcc -c /home/me/kernel.cu\n/home/me/kernel.cu(3): error: identifier x is undefined\n1 file failed"
+    why = reason(log, 200)
+    assert why == "kernel.cu(3): error: identifier x is undefined"
+    (found,) = risks([failure(number, "compile_error", error=why) for number in (1, 2)], 2)
+    assert found.words.endswith(f"most often: {why}")
+
+
+def test_a_bare_verdict_is_not_quoted() -> None:
+    verdicts = [failure(number, "wrong_result", "numerical_mismatch", "Kernel failed.") for number in (1, 2)]
+    (found,) = risks(verdicts, 2)
+    assert "most often" not in found.words
+
+
+def test_failures_of_many_kinds_become_one_rule() -> None:
+    (found,) = risks([failure(1, "compile_error", "link_error"), failure(2, "runtime_error", "out_of_memory")], 5)
+    assert "2 of 5 attempts" in found.words
+    assert found.evidence == ("t1", "t2")
+
+
+@given(st.text(max_size=400), st.integers(1, 200))
+def test_a_reason_is_one_line_of_bounded_length(error: str, longest: int) -> None:
+    found = reason(error, longest)
+    assert len(found) <= longest
+    assert len(found.splitlines()) <= 1
