@@ -10,6 +10,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ _CLOCK_RULES = frozenset({"clock", "unsteady"})
 _JUDGE_STAGES = 8
 """A judge may take this many run time-outs in all: it makes that many kinds of requests."""
 _POLL_S = 0.25
+_REMEMBERED = 1000
 _CROWDED = re.compile(r"out of memory|CUDA error: (?:memory|resource)", re.IGNORECASE)
 """Failures that the other evaluations on a device may have caused."""
 
@@ -61,8 +63,12 @@ class Stages:
         self._builds = builds
         self._folder = str(cache.resolve())
         self._profiler = Profiler(cache)
-        self.seconds: dict[str, Mapping[str, float]] = {}
-        """Where each job's judge spent its time, for benchmarks."""
+        self._seconds: deque[tuple[str, Mapping[str, float]]] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def seconds(self) -> dict[str, Mapping[str, float]]:
+        """Where the last jobs' judges spent their time, for benchmarks."""
+        return dict(tuple(self._seconds))
 
     def build(self, job: EvaluationJob, device: Device) -> Measurement | Built:
         """Static guard, then a load that compiles everything; nothing is run but the module itself.
@@ -175,7 +181,7 @@ class Stages:
                 end.close()
                 continue
             measurement = decode(Measurement, message["measurement"])
-            self.seconds[job.job_id] = message["seconds"]
+            self._seconds.append((job.job_id, message["seconds"]))
             if not message["gone"]:
                 return measurement
             return dataclasses.replace(measurement, error=measurement.error + (watch.excess or ending(cells[-1])))
