@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import os
+from pathlib import Path
 
 import torch
 
 from optimizer.evaluation.baselines import time_baselines
-from optimizer.evaluation.bound import Ceilings, Work, count_work, speed_of_light
+from optimizer.evaluation.bound import Ceilings, Work, cached_ceilings, count_work, improved_ceilings, speed_of_light
 from optimizer.evaluation.clock import CpuClock
 from optimizer.evaluation.snapshot import GlobalState
 from optimizer.evaluation.timing import TimingSettings
@@ -68,3 +70,17 @@ def test_a_baseline_that_cannot_be_had_is_a_note_and_not_an_error() -> None:
     )
     assert set(found) == {"eager"}
     assert len(notes) == 2
+
+
+def test_the_best_of_several_measurements_is_kept_for_each_ceiling(tmp_path: Path) -> None:
+    fast_memory = dataclasses.replace(DEVICE, bytes_per_s=3e12, flops_per_s={"float32": 1e12})
+    fast_arithmetic = dataclasses.replace(DEVICE, bytes_per_s=1e12, flops_per_s={"float32": 2e13})
+    improved_ceilings("cpu", tmp_path, lambda backend: fast_memory)
+    best = improved_ceilings("cpu", tmp_path, lambda backend: fast_arithmetic)
+    assert (best.bytes_per_s, best.flops_per_s["float32"], best.rounds) == (3e12, 2e13, 2)
+
+
+def test_ceilings_measured_often_enough_are_not_measured_again(tmp_path: Path) -> None:
+    for _ in range(3):
+        improved_ceilings("cpu", tmp_path, lambda backend: DEVICE)
+    assert cached_ceilings("cpu", tmp_path) == dataclasses.replace(DEVICE, rounds=3)
