@@ -21,11 +21,13 @@ NEEDS_A_KERNEL = frozenset(
         "latency_hiding",
         "launch_overhead",
         "occupancy",
-        "parameter_tuning",
         "precision",
         "synchronization",
     }
 )
+BY_PROGRAM = frozenset({"parameter_tuning"})
+"""What ``--tunables`` searches; a step of the model is worth more elsewhere, see docs/negative-results.md."""
+
 CPU_ONLY = frozenset({"cpu_parallelism"})
 GPU_ONLY = frozenset({"occupancy", "launch_overhead"})
 
@@ -36,6 +38,8 @@ def inapplicable(direction_id: str, state: State) -> str:
         return "nothing is broken"
     if direction_id in EXAMINING:
         return "it changes nothing"
+    if direction_id in BY_PROGRAM:
+        return "constants are for a program to search"
     if direction_id in NEEDS_A_KERNEL and state.runtime_us is None:
         return "there is no kernel yet that it could change"
     if direction_id in (GPU_ONLY if state.arch == "cpu" else CPU_ONLY):

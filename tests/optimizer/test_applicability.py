@@ -11,7 +11,11 @@ from optimizer.arms import ArmContext, make_arm
 from optimizer.selection import SelectionSettings
 
 
-@pytest.mark.parametrize("direction", ["parameter_tuning", "occupancy", "latency_hiding"])
+def test_constants_are_left_to_a_program(softmax_state: State) -> None:
+    assert "program" in inapplicable("parameter_tuning", softmax_state)
+
+
+@pytest.mark.parametrize("direction", ["instruction_throughput", "occupancy", "latency_hiding"])
 def test_what_changes_a_kernel_waits_until_there_is_one(direction: str, softmax_state: State) -> None:
     on_gpu = replace(softmax_state, arch="sm_90")
     assert "no kernel yet" in inapplicable(direction, replace(on_gpu, runtime_us=None))
@@ -35,7 +39,7 @@ def test_a_direction_that_the_taxonomy_does_not_know_is_never_excluded(softmax_s
 
 @pytest.mark.parametrize("name", ["htam", "flat", "bandit"])
 def test_no_arm_chooses_what_is_inapplicable(name: str, memory: Memory, softmax_state: State) -> None:
-    renamed = {"fusion": "parameter_tuning"}
+    renamed = {"fusion": "latency_hiding"}
     directions = tuple(
         replace(item, direction_id=renamed.get(item.direction_id, item.direction_id)) for item in memory.directions
     )
@@ -46,4 +50,4 @@ def test_no_arm_chooses_what_is_inapplicable(name: str, memory: Memory, softmax_
     arm = make_arm(name, odd, SelectionSettings(explore=0.5))
     first = replace(softmax_state, runtime_us=None, log2_speedup=None)
     chosen = {arm.choose(ArmContext(state=first, seed=str(number))).direction for number in range(20)}
-    assert "parameter_tuning" not in chosen
+    assert "latency_hiding" not in chosen
