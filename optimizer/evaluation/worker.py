@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda", help="of the pool's jobs to take")
     parser.add_argument("--idle-s", type=float, default=None, help="leave the pool after so many seconds without a job")
     parser.add_argument("--devices", default="", help="CUDA device indices, e.g. 0,1; all by default")
-    parser.add_argument("--builders", type=int, default=0, help="candidates that build at a time; two a core by default")
+    parser.add_argument("--builders", type=int, default=0, help="candidates that build at a time; default two a core")
     parser.add_argument("--cache", type=Path, default=None, help="folder of built libraries")
     options = parser.parse_args(argv)
     try:
