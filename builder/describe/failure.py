@@ -62,7 +62,9 @@ _DEFAULTS = {
     Outcome.REJECTED: "rejected_by_guard",
     Outcome.INFRA_ERROR: "infrastructure",
 }
-_COMMAND = re.compile(r"^(?:FAILED:|ninja:|/\S+(?:nvcc|c\+\+|g\+\+)\b)|\[\d+/\d+\]|^\s*File \"|^Traceback\b|^\^|^~")
+_COMMAND = re.compile(
+    r"^(?:FAILED:|ninja:|/\S+(?:nvcc|c\+\+|g\+\+)\b)|\[\d+/\d+\]|^\s*File \"|^Traceback\b|Warning: |^\^|^~"
+)
 """Lines of a build log or traceback that say where and not what."""
 _VERDICT = re.compile(
     r"^(?:[\w ]+(?:failed|kernel is incorrect|error building extension[^:]*)\s*[:.]\s*|(?:[A-Z]+_)+[A-Z]+\s*:\s*)+",

@@ -61,7 +61,9 @@ def _worst(
             contrast(values[part], weights[part], side[part], FEWEST_IN_HALF) > 0
             for part in (half[rows] == number for number in (0, 1))
         )
-        if agreed and columns.failed[rows[side]].sum() >= FEWEST:
+        lost = columns.failed[rows]
+        # What holds against the sources' rates but not in plain numbers would read like a mistake.
+        if agreed and lost[side].sum() >= FEWEST and lost[side].mean() > lost[~side].mean():
             best, strongest = (condition if score > 0 else opposite, side), abs(score)
     return best
 

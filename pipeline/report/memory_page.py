@@ -28,7 +28,14 @@ SECTIONS = (
 )
 SIZE = 720.0
 RADIUS = 240.0
+SPOKE_MARGIN = 184
+"""Room around the graph for labels that stand like spokes."""
 LEAST = (1, 3, 10, 30, 100)
+LISTED = 15
+"""Directions in the open part of the summary; the others are behind a fold."""
+CROWDED = 20
+"""Directions from which labels stand like spokes, because lying ones would cover each other."""
+LONGEST_SPOKE = 30
 ARROWS = 70
 """More arrows than this are thinned when the page opens."""
 
@@ -37,6 +44,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
     """Render the page of ``memory``; ``quarantined`` is None where the records themselves are not at hand."""
     shown = view(memory)
     span = scale(item.effect for items in shown.strategies.values() for item in items)
+    wide = scale(direction.effect for direction in shown.directions)
     return page.render(
         "memory.html.j2",
         kind="HTAM memory",
@@ -46,9 +54,18 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         manifest=memory.manifest,
         nodes=nodes(shown),
         graph_data=script_data(
-            {"nodes": [asdict(node) for node in nodes(shown)], "edges": [asdict(e) for e in shown.edges]}
+            {
+                "nodes": [asdict(node) for node in nodes(shown)],
+                "edges": [asdict(edge) for edge in shown.edges],
+                "largest": largest_node(len(shown.directions)),
+                "middle": SIZE / 2,
+            }
         ),
+        listed=LISTED,
+        margin=SPOKE_MARGIN if len(shown.directions) > CROWDED else 0,
         bar=lambda effect: bar(effect, span),
+        direction_bar=lambda effect: bar(effect, wide),
+        direction_span=wide,
         span=span,
         ratio=ratio,
         certain=certain,
@@ -82,7 +99,7 @@ def reasons(quarantined: Sequence[Quarantined]) -> list[tuple[str, int, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNode:
-    """A direction on the circle; ``anchor`` is the SVG text anchor of its label."""
+    """A direction on the circle; ``anchor`` is the SVG text anchor of its label, ``turn`` its rotation in degrees."""
 
     id: str
     name: str
@@ -91,15 +108,39 @@ class GraphNode:
     label_x: float
     label_y: float
     anchor: str
+    turn: float = 0.0
+    spoke: bool = False
+
+
+def largest_node(count: int) -> float:
+    """Radius of the direction with most evidence, so that neighbours on the circle do not cover each other."""
+    return round(min(26.0, max(5.0, 0.9 * math.pi * RADIUS / max(1, count))), 1)
 
 
 def nodes(shown: MemoryView) -> list[GraphNode]:
     """Directions on a circle, the start in its middle; directions that follow each other often stand close."""
     order = _circular_order(shown)
     placed = [_on_circle(START, "start", 0.0, 0.0)]
+    place = _spoke if len(order) > CROWDED else _on_circle
     for index, (name, label) in enumerate(order):
-        placed.append(_on_circle(name, label, 2 * math.pi * index / max(1, len(order)) - math.pi / 2, RADIUS))
+        placed.append(place(name, label, 2 * math.pi * index / max(1, len(order)) - math.pi / 2, RADIUS))
     return placed
+
+
+def _spoke(name: str, label: str, angle: float, radius: float) -> GraphNode:
+    """A node whose label goes on outwards from the circle, read from the left on either side."""
+    out, left = radius + largest_node(CROWDED) / 2 + 8, math.cos(angle) < 0
+    return GraphNode(
+        id=name,
+        name=label if len(label) <= LONGEST_SPOKE else f"{label[: LONGEST_SPOKE - 1]}\u2026",
+        x=round(SIZE / 2 + radius * math.cos(angle), 1),
+        y=round(SIZE / 2 + radius * math.sin(angle), 1),
+        label_x=round(SIZE / 2 + out * math.cos(angle), 1),
+        label_y=round(SIZE / 2 + out * math.sin(angle), 1),
+        anchor="end" if left else "start",
+        turn=round(math.degrees(angle) + (180.0 if left else 0.0), 1),
+        spoke=True,
+    )
 
 
 def _on_circle(name: str, label: str, angle: float, radius: float) -> GraphNode:

@@ -1,4 +1,7 @@
 import importlib.util
+import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -7,7 +10,7 @@ import pytest
 from artifacts.memory.htg import Memory
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
-from pipeline.report.memory_page import bar, least_steps, memory_page, nodes
+from pipeline.report.memory_page import bar, largest_node, least_steps, memory_page, nodes
 from pipeline.report.memory_view import view
 
 
@@ -88,3 +91,16 @@ def test_the_graph_and_the_table_give_a_direction_the_same_gain(memory: Memory) 
         edges = [edge for edge in shown.edges if edge.target == direction.direction_id]
         weight = sum(edge.weight for edge in edges)
         assert sum(edge.gain * edge.weight for edge in edges) / weight == pytest.approx(direction.effect.mean, abs=1e-3)
+
+
+@pytest.mark.parametrize("count", [21, 60, 110])
+def test_labels_of_many_directions_stand_like_spokes_and_cover_no_other(memory: Memory, count: int) -> None:
+    shown = view(memory)
+    several = tuple(
+        replace(shown.directions[0], direction_id=f"d{n}", name=f"direction {n} " * 5) for n in range(count)
+    )
+    placed = [node for node in nodes(replace(shown, directions=several)) if node.spoke]
+    assert len(placed) == count
+    for one, other in pairwise(placed):
+        assert math.dist((one.label_x, one.label_y), (other.label_x, other.label_y)) > 13
+        assert math.dist((one.x, one.y), (other.x, other.y)) >= 2 * 0.99 * largest_node(count)

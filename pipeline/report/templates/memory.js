@@ -36,7 +36,8 @@
     const shown = [...edges.values()].filter((edge) => edge.n >= least && place.has(edge.origin) && place.has(edge.target));
     const most = Math.max(1, ...shown.map((edge) => edge.n));
     const biggest = Math.max(1, ...[...nodes.values()].map((cell) => cell.n));
-    const radius = (id) => (id === "start" ? 9 : 5 + 21 * Math.sqrt((nodes.get(id)?.n || 0) / biggest));
+    const smallest = Math.min(5, data.largest / 2);
+    const radius = (id) => (id === "start" ? 9 : smallest + (data.largest - smallest) * Math.sqrt((nodes.get(id)?.n || 0) / biggest));
     const defs = make("defs", {});
     for (const name of ["good", "bad", "none"]) {
       const marker = make("marker", { id: "tip-" + name, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9,
@@ -63,7 +64,7 @@
     return path;
   }
   function curve(from, to, startRadius, endRadius) {
-    const middle = Number(svg.viewBox.baseVal.height) / 2;
+    const middle = data.middle;
     if (from === to) {
       const dx = from.x - middle, dy = from.y - middle, length = Math.hypot(dx, dy) || 1;
       const ux = dx / length, uy = dy / length, r = startRadius, reach = r + 26;
@@ -84,9 +85,17 @@
     const gain = cell && cell.weight ? cell.sum / cell.weight : 0;
     const group = make("g", { class: "node " + (node.id === "start" ? "origin" : kind(gain, cell ? cell.n : 0)), tabindex: 0 });
     group.append(make("circle", { cx: node.x, cy: node.y, r: r.toFixed(1) }));
-    group.append(make("text", { x: node.label_x, y: node.label_y, "text-anchor": node.anchor, class: "strong" }, node.name));
     const facts = cell ? `${cell.n} timed · ${factor(gain)}` : "";
-    if (facts) group.append(make("text", { x: node.label_x, y: node.label_y + 14, "text-anchor": node.anchor }, facts));
+    const place = { x: node.label_x, y: node.label_y, "text-anchor": node.anchor };
+    if (node.spoke) {
+      place.transform = `rotate(${node.turn} ${node.label_x} ${node.label_y})`;
+      place["dominant-baseline"] = "central";
+    }
+    const label = make("text", place);
+    label.append(make("tspan", { class: "strong" }, node.name));
+    if (node.spoke && cell) label.append(make("tspan", { dx: 5 }, `${cell.n} · ${factor(gain)}`));
+    group.append(label);
+    if (facts && !node.spoke) group.append(make("text", { x: node.label_x, y: node.label_y + 14, "text-anchor": node.anchor }, facts));
     if (cell) group.append(make("title", {}, `${node.name}\n${cell.n} timed, mean ${factor(gain)}; ${cell.failures} failed`));
     const focus = (on) => {
       for (const path of svg.querySelectorAll(".flow"))
