@@ -1,0 +1,202 @@
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+_CPP = r"""
+at::Tensor layer_norm_rows(const at::Tensor& x, const at::Tensor& weight,
+                           const at::Tensor& bias, double eps);
+"""
+
+_CUDA = r"""
+#include <torch/types.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cstdint>
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int BLOCKS_PER_SM = 4;
+
+// Sum over the block; every thread gets the result. `slots` must not be reused without a barrier.
+__device__ __forceinline__ float block_sum(float v, float* slots) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    if ((threadIdx.x & 31) == 0) slots[threadIdx.x >> 5] = v;
+    __syncthreads();
+    float t = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) t += slots[i];
+    return t;
+}
+
+template <int V>
+__device__ __forceinline__ void load_row(float4 (&v)[V], const float4* __restrict__ x, int64_t row) {
+    const float4* src = x + row * (int64_t)(V * THREADS) + (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v[i] = src[i * THREADS];
+}
+
+// Normalizes one row held in registers and writes it. The two barriers inside keep both rows of
+// `slots` safe across successive calls: slots[0] is rewritten only after the second barrier of the
+// previous call, slots[1] only after the first barrier of this call.
+template <int V>
+__device__ __forceinline__ void process_row(float4 (&v)[V], const float4* __restrict__ weight,
+                                            const float4* __restrict__ bias,
+                                            float4* __restrict__ out, int64_t row, float eps,
+                                            float (*slots)[WARPS]) {
+    constexpr int W4 = V * THREADS;
+    constexpr float INV = 1.0f / (float)(4 * W4);
+    const int tid = (int)threadIdx.x;
+
+    float s = 0.0f;
+#pragma unroll
+    for (int i = 0; i < V; ++i) s += (v[i].x + v[i].y) + (v[i].z + v[i].w);
+    const float mean = block_sum(s, slots[0]) * INV;
+
+    float q = 0.0f;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        v[i].x -= mean;
+        v[i].y -= mean;
+        v[i].z -= mean;
+        v[i].w -= mean;
+        q += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
+    }
+    const float rstd = 1.0f / sqrtf(block_sum(q, slots[1]) * INV + eps);
+
+    float4* dst = out + row * (int64_t)W4 + tid;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        const float4 w = __ldg(weight + tid + i * THREADS);
+        const float4 b = __ldg(bias + tid + i * THREADS);
+        float4 o;
+        o.x = fmaf(v[i].x * rstd, w.x, b.x);
+        o.y = fmaf(v[i].y * rstd, w.y, b.y);
+        o.z = fmaf(v[i].z * rstd, w.z, b.z);
+        o.w = fmaf(v[i].w * rstd, w.w, b.w);
+        __stcs(dst + i * THREADS, o);
+    }
+}
+
+// width == 4 * THREADS * V exactly. Persistent: each block walks the rows with stride gridDim.x and
+// keeps two rows in registers, so that the next row is being read while this one is reduced/written.
+template <int V>
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+layer_norm_reg_kernel(const float4* __restrict__ x, const float4* __restrict__ weight,
+                      const float4* __restrict__ bias, float4* __restrict__ out,
+                      int64_t rows, float eps) {
+    __shared__ float slots[2][WARPS];
+    const int64_t step = (int64_t)gridDim.x;
+    int64_t row = (int64_t)blockIdx.x;
+    if (row >= rows) return;
+
+    float4 a[V], b[V];
+    load_row<V>(a, x, row);
+    if (row + step < rows) load_row<V>(b, x, row + step);
+    while (true) {
+        process_row<V>(a, weight, bias, out, row, eps, slots);
+        row += step;
+        if (row >= rows) break;
+        if (row + step < rows) load_row<V>(a, x, row + step);
+
+        process_row<V>(b, weight, bias, out, row, eps, slots);
+        row += step;
+        if (row >= rows) break;
+        if (row + step < rows) load_row<V>(b, x, row + step);
+    }
+}
+
+// Any width, any alignment.
+__global__ void __launch_bounds__(THREADS)
+layer_norm_any_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+                      const float* __restrict__ bias, float* __restrict__ out,
+                      int64_t width, float eps) {
+    __shared__ float slots[2][WARPS];
+    const float* row = x + (int64_t)blockIdx.x * width;
+    float* dst = out + (int64_t)blockIdx.x * width;
+
+    float s = 0.0f;
+    for (int64_t c = threadIdx.x; c < width; c += THREADS) s += row[c];
+    const float mean = block_sum(s, slots[0]) / (float)width;
+
+    float q = 0.0f;
+    for (int64_t c = threadIdx.x; c < width; c += THREADS) {
+        const float d = row[c] - mean;
+        q += d * d;
+    }
+    const float rstd = 1.0f / sqrtf(block_sum(q, slots[1]) / (float)width + eps);
+
+    for (int64_t c = threadIdx.x; c < width; c += THREADS)
+        dst[c] = fmaf((row[c] - mean) * rstd, weight[c], bias[c]);
+}
+
+static inline bool aligned16(const void* p) {
+    return (reinterpret_cast<uintptr_t>(p) & 15u) == 0;
+}
+
+at::Tensor layer_norm_rows(const at::Tensor& x_in, const at::Tensor& weight_in,
+                           const at::Tensor& bias_in, double eps) {
+    TORCH_CHECK(x_in.is_cuda() && weight_in.is_cuda() && bias_in.is_cuda(),
+                "all tensors must be on CUDA");
+    TORCH_CHECK(x_in.scalar_type() == at::kFloat && weight_in.scalar_type() == at::kFloat &&
+                bias_in.scalar_type() == at::kFloat, "all tensors must be float32");
+    TORCH_CHECK(x_in.dim() >= 1, "x must have at least one dimension");
+    const c10::cuda::CUDAGuard guard(x_in.device());
+
+    const at::Tensor x = x_in.contiguous();
+    const at::Tensor weight = weight_in.contiguous();
+    const at::Tensor bias = bias_in.contiguous();
+    const int64_t width = x.size(-1);
+    TORCH_CHECK(weight.numel() == width && bias.numel() == width, "weight/bias must match the width");
+
+    at::Tensor out = at::empty(x.sizes(), x.options());
+    if (x.numel() == 0) return out;
+    const int64_t rows = x.numel() / width;
+    TORCH_CHECK(rows <= 2147483647LL, "too many rows");
+
+    const float* xp = x.data_ptr<float>();
+    const float* wp = weight.data_ptr<float>();
+    const float* bp = bias.data_ptr<float>();
+    float* op = out.data_ptr<float>();
+    cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+    const unsigned grid = (unsigned)rows;
+    const int64_t resident =
+        (int64_t)at::cuda::getCurrentDeviceProperties()->multiProcessorCount * BLOCKS_PER_SM;
+    const unsigned reg_grid = (unsigned)(rows < resident ? rows : resident);
+
+    const bool vec = aligned16(xp) && aligned16(wp) && aligned16(bp) && aligned16(op);
+    const float4* x4 = reinterpret_cast<const float4*>(xp);
+    const float4* w4 = reinterpret_cast<const float4*>(wp);
+    const float4* b4 = reinterpret_cast<const float4*>(bp);
+    float4* o4 = reinterpret_cast<float4*>(op);
+    if (vec && width == 4 * THREADS * 4) {
+        layer_norm_reg_kernel<4><<<reg_grid, THREADS, 0, stream>>>(x4, w4, b4, o4, rows, (float)eps);
+    } else if (vec && width == 4 * THREADS * 2) {
+        layer_norm_reg_kernel<2><<<reg_grid, THREADS, 0, stream>>>(x4, w4, b4, o4, rows, (float)eps);
+    } else if (vec && width == 4 * THREADS) {
+        layer_norm_reg_kernel<1><<<reg_grid, THREADS, 0, stream>>>(x4, w4, b4, o4, rows, (float)eps);
+    } else {
+        layer_norm_any_kernel<<<grid, THREADS, 0, stream>>>(xp, wp, bp, op, width, (float)eps);
+    }
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+_ext = load_inline(
+    name="layer_norm_rows_ext",
+    cpp_sources=_CPP,
+    cuda_sources=_CUDA,
+    functions=["layer_norm_rows"],
+    extra_cuda_cflags=["-O3"],
+)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _ext.layer_norm_rows(x, self.norm.weight, self.norm.bias, self.norm.eps)
