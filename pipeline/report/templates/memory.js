@@ -123,7 +123,7 @@
       const left = group.querySelectorAll("details.strategy:not([hidden])").length;
       group.querySelector(".count").textContent = left;
       group.hidden = left === 0;
-      if (words.length || show.value) group.open = left > 0 && left <= 80;
+      if (words.length || show.value) group.open = left > 0 && count <= 80;
     }
     document.getElementById("found").textContent = `${count} of ${strategies.length}`;
   }
