@@ -116,9 +116,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="?", type=int, default=1_000_000)
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="where the logs are written"
-    )
+    parser.add_argument("--folder", type=Path, default=None, help="where the logs are written")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep-results", action="store_true", help="write benchmarks/results/memory_raw.json")
     arguments = parser.parse_args()
