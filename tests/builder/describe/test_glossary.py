@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.glossary import find_terms, normalise, terms
+from builder.glossary.sure_text import sure_text
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,34 @@ def test_a_text_without_terms_stays() -> None:
 @given(st.text(max_size=200))
 def test_offsets_lie_inside_the_text(text: str) -> None:
     assert all(0 <= start < len(text) for starts in find_terms(text).values() for start in starts)
+
+
+WORDINGS = [wording for term in terms() for wording in term.wordings]
+VOCABULARY = sorted({word for wording in WORDINGS for word in re.findall(r"[a-z0-9_]+|[\u3400-\u9fff]+", wording)})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(VOCABULARY) | st.text(max_size=4), max_size=25), st.sampled_from([" ", "-", "_", ""]))
+def test_sparing_patterns_finds_what_all_of_them_find(words: list[str], between: str) -> None:
+    text = between.join(words).lower()
+    every = {term.name: re.compile("|".join(term.wordings)) for term in terms()}
+    wanted = {name: tuple(match.start() for match in pattern.finditer(text)) for name, pattern in every.items()}
+    if all(len(letter.lower()) == 1 and letter == letter.lower() for letter in text):
+        assert find_terms(text) == {name: starts for name, starts in wanted.items() if starts}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sure"),
+    [
+        (r"\bshared[- ]mem(?:ory)?\b", "shared"),
+        (r"\bhid(?:e|es|ing) (?:memory |the )*latenc\w+", "latenc"),
+        (r"\b(?:half|int)[248]\b", ""),
+        (r"colou?r", "colo"),
+        (r"one|two", ""),
+        (r"cuda\.graph\s*\(", ".graph"),
+        (r"data_ptr\(\)\s*(?:==|!=)", "data_ptr()"),
+        (r"(?:a(?:b(?:c)))?d{0,2}ef", "ef"),
+    ],
+)
+def test_text_that_a_pattern_cannot_do_without(pattern: str, sure: str) -> None:
+    assert sure_text(pattern) == sure
