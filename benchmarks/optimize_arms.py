@@ -1,8 +1,8 @@
 """Two arms on the same tasks, step by step: ``python benchmarks/optimize_arms.py FIRST SECOND --out NAME …``.
 
 Reads two run directories and writes benchmarks/results/NAME.json: the speedup over eager (of the same measurement) of
-the best correct candidate after each step, the ratio of the arms paired over tasks with its bootstrap interval, what
-failed, and what was spent.
+the best correct candidate after each step and of the winners that paired tests chose, the ratio of the arms paired
+over tasks with its bootstrap interval, what failed, and what was spent.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
         "baseline": options.baseline,
         "arms": {run.arm: arm(run, options.baseline) for run in runs},
         "paired": [step(runs, number, options.baseline) for number in range(1, longest(runs) + 1)],
+        "winners": compared(runs, [run.speedups(options.baseline) for run in runs], "winners"),
     }
     write_results(options.out, figures)
 
@@ -84,8 +85,13 @@ def longest(runs: list[RunView]) -> int:
 
 
 def step(runs: list[RunView], number: int, baseline: str) -> dict[str, Any]:
-    """Both arms after ``number`` steps, and their paired ratio; printed too."""
+    """Both arms after ``number`` steps, and their paired ratio."""
     reached = [{task.ref.task_id: best_after(task, number, baseline) for task in run.tasks} for run in runs]
+    return {"steps": number, **compared(runs, reached, f"after {number} steps")}
+
+
+def compared(runs: list[RunView], reached: list[dict[str, float | None]], title: str) -> dict[str, Any]:
+    """Means of both arms over tasks and their paired ratio; printed too."""
     means = {run.arm: asdict(summarise(list(values.values()))) for run, values in zip(runs, reached, strict=True)}
     both = pair(reached[0], reached[1])
     if both is None:
@@ -94,10 +100,10 @@ def step(runs: list[RunView], number: int, baseline: str) -> dict[str, Any]:
         f"{name} {item['over_all']:.3f}x ({item['correct']}/{item['tasks']})" for name, item in means.items()
     )
     print(
-        f"after {number} steps: {shown}  {runs[0].arm}/{runs[1].arm} {both.ratio:.3f} [{both.low or 0:.3f}, "
+        f"{title}: {shown}  {runs[0].arm}/{runs[1].arm} {both.ratio:.3f} [{both.low or 0:.3f}, "
         f"{both.high or 0:.3f}], {both.wins} wins {both.ties} ties {len(both.losses)} losses"
     )
-    return {"steps": number, "over_eager": means, "ratio": asdict(both)}
+    return {"over_baseline": means, "ratio": asdict(both)}
 
 
 if __name__ == "__main__":
