@@ -67,7 +67,8 @@ def _cluster(settings: EngineSettings) -> TaskRunner[Any]:
     if settings.runner == "ray":
         runner: TaskRunner[Any] = module.RayTaskRunner(address=settings.address or None)
         return runner
-    local = {"n_workers": settings.parallel, "threads_per_worker": 1, "dashboard_address": None}
+    # Dask serves its status page whatever is asked; without a port of its own two clusters of one host want the same.
+    local = {"n_workers": settings.parallel, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     dask: TaskRunner[Any] = module.DaskTaskRunner(
         address=settings.address or None, cluster_kwargs=None if settings.address else local
     )

@@ -1,4 +1,6 @@
+import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,26 @@ def test_a_task_is_tried_again_after_a_lost_connection_and_not_after_a_users_mis
     with pytest.raises(HtamError, match="wrong option"):
         run(job, EngineSettings(workers=1), 3)
     assert (calls.count(1), calls.count(2)) == (3, 1)
+
+
+def test_a_cluster_starts_beside_another_service_on_the_port_of_dask() -> None:
+    from prefect import flow, task
+
+    from flows.engine import EngineSettings, run
+
+    @task
+    def double(number: int) -> int:
+        return 2 * number
+
+    @flow
+    def job() -> list[int]:
+        return [future.result() for future in double.map([1, 2])]
+
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # somebody else's service does as well
+            other.bind(("", 8787))
+            other.listen()
+        assert run(job, EngineSettings(runner="dask", workers=1)) == [2, 4]
 
 
 def test_a_task_whose_worker_process_is_killed_is_done_by_another(tmp_path: Path) -> None:
