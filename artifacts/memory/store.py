@@ -8,7 +8,6 @@ publishes it and how often.
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -279,8 +278,3 @@ def _libraries() -> Mapping[str, str]:
 
 def _damaged(where: str, why: str) -> ArtifactError:
     return ArtifactError(f"{where} is damaged: {why}", "restore it or rebuild the memory")
-
-
-def manifest_json(manifest: Manifest) -> str:
-    """Manifest as readable JSON."""
-    return json.dumps(json.loads(manifest_bytes(manifest)), indent=2, sort_keys=True)

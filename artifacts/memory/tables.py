@@ -7,7 +7,7 @@ are shared by siblings: a million transitions hold far fewer distinct feature se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -329,8 +329,3 @@ def source_rows(transitions: pa.Table) -> pa.Table:
     }
     table = pa.table({field.name: columns[field.name] for field in SOURCES})
     return table.sort_by([("source", "ascending"), ("file", "ascending")]).cast(SOURCES).combine_chunks()
-
-
-def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Transitions of several tables as one canonical table."""
-    return canonical(pa.concat_tables(tables))

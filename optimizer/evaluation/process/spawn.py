@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -158,8 +157,3 @@ def server_environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     root = str(Path(__file__).resolve().parents[3])
     return {**kept, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends, both to be passed on to children."""
-    return socket.socketpair()

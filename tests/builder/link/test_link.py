@@ -167,7 +167,7 @@ def test_labels_name_what_they_use() -> None:
 
 
 def test_a_rule_quotes_the_complaint_and_not_the_command() -> None:
-    log = "[1/2] nvcc -c /home/me/kernel.cu\n/home/me/kernel.cu(3): error: identifier x is undefined\n1 file failed"
+    log = "[1/2] nvcc -c /build/gpu/kernel.cu\n/build/gpu/kernel.cu(3): error: identifier x is undefined\n1 file failed"
     why = reason(log, 200)
     assert why == "kernel.cu(3): error: identifier x is undefined"
     (found,) = risks([failure(number, "compile_error", error=why) for number in (1, 2)], 2)
