@@ -120,6 +120,13 @@ def test_a_repair_prompt_holds_the_failure_and_earlier_cures() -> None:
     assert "id: s-7" not in text
 
 
+def test_a_direction_binds_an_optimization_and_only_advises_a_first_candidate() -> None:
+    first = replace(OPTIMIZE, parent_source="", measurement=None)
+    assert "take no other" in user_text(OPTIMIZE)
+    assert "take no other" not in user_text(first)
+    assert DIRECTION.description in user_text(first)
+
+
 def test_without_a_direction_the_model_chooses_from_the_measurement() -> None:
     text = user_text(replace(OPTIMIZE, direction=None, strategies=()))
     assert "Choose the direction yourself" in text
