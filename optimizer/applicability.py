@@ -28,6 +28,13 @@ NEEDS_A_KERNEL = frozenset(
 BY_PROGRAM = frozenset({"parameter_tuning"})
 """What ``--tunables`` searches; a step of the model is worth more elsewhere, see docs/negative-results.md."""
 
+NARROWING = frozenset({"precision"})
+WIDE = frozenset({"float32", "float64"})
+"""Input types whose precision the rules of an answer demand."""
+
+FORBIDDEN = frozenset({"launch_overhead.library_call", "correctness_fix.safe_fallback"})
+"""Strategies that hand the work to the operators that are to be replaced; the guard rejects what they give."""
+
 CPU_ONLY = frozenset({"cpu_parallelism"})
 GPU_ONLY = frozenset({"occupancy", "launch_overhead"})
 
@@ -40,6 +47,8 @@ def inapplicable(direction_id: str, state: State) -> str:
         return "it changes nothing"
     if direction_id in BY_PROGRAM:
         return "constants are for a program to search"
+    if direction_id in NARROWING and state.dtype in WIDE:
+        return f"the task is {state.dtype}, and its precision must stay"
     if direction_id in NEEDS_A_KERNEL and state.runtime_us is None:
         return "there is no kernel yet that it could change"
     if direction_id in (GPU_ONLY if state.arch == "cpu" else CPU_ONLY):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from artifacts.memory.attention import AttentionSettings, DirectionScore, StrategyScore
+from optimizer.applicability import FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +90,9 @@ def pick_direction(
 
 
 def usable_strategies(scores: Sequence[StrategyScore], settings: SelectionSettings) -> tuple[StrategyScore, ...]:
-    """Strategies whose conditions hold and that rest on enough evidence, best first."""
-    kept = [score for score in scores if score.holds and score.effective_n >= settings.least_strategy_evidence]
+    """Allowed strategies whose conditions hold and that rest on enough evidence, best first."""
+    sure = [score for score in scores if score.holds and score.effective_n >= settings.least_strategy_evidence]
+    kept = [score for score in sure if score.strategy.strategy_id not in FORBIDDEN]
     return tuple(kept[: settings.strategies])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.memory.attention import score_strategies
+from artifacts.memory.attention import expected_gain, score_strategies
 from artifacts.memory.htg import Memory
 from optimizer.applicability import inapplicable
 from optimizer.arms.protocol import ArmContext, Choice, uses
@@ -31,4 +31,10 @@ class FlatArm:
         found = usable_strategies(sensible, self.settings)
         if not found:
             return Choice(arm=self.name, gate="no strategy has conditions that hold and enough evidence: feedback only")
-        return Choice(arm=self.name, direction=found[0].strategy.direction_id, strategies=uses(found), probability=1.0)
+        return Choice(
+            arm=self.name,
+            direction=found[0].strategy.direction_id,
+            strategies=uses(found),
+            probability=1.0,
+            expected=expected_gain(self.memory, context.state),
+        )

@@ -52,4 +52,5 @@ class MemoryArm:
             explored=picked.explored,
             gate=picked.gate,
             scores=scores,
+            expected=expected,
         )

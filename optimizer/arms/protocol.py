@@ -51,6 +51,7 @@ class Choice:
         probability: with which direction or intent was chosen; None when nothing was chosen.
         gate: why memory was not used; empty when it was, or when the arm has none.
         scores: every direction with its evidence, in the order of the memory.
+        expected: log2 gain that the state alone lets expect of any step; None for arms that do not ask.
         intent: what the model is to implement of its own list; None for arms that keep none.
     """
 
@@ -61,6 +62,7 @@ class Choice:
     explored: bool = False
     gate: str = ""
     scores: tuple[DirectionScore, ...] = ()
+    expected: float | None = None
     intent: Intent | None = None
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts.memory.htg import Memory
+from artifacts.memory.records import Strategy
 
 CONTENT = ("name", "intent", "when", "recipe", "template", "risks", "recipes", "templates")
 """What a strategy says, as opposed to where it stands."""
@@ -31,4 +32,14 @@ def shuffled(memory: Memory, seed: int = 0) -> Memory:
         replace(taker, **{name: getattr(memory.strategies[giver[position]], name) for name in CONTENT})
         for position, taker in enumerate(memory.strategies)
     )
-    return replace(memory, table=table, strategies=strategies)
+    return replace(memory, table=table, strategies=_retold(strategies, seed))
+
+
+def _retold(strategies: tuple[Strategy, ...], seed: int) -> tuple[Strategy, ...]:
+    """Strategies whose recipes claim the origin and gain of others, because notes are found by these."""
+    every = [item for strategy in strategies for item in strategy.recipes]
+    said = iter(random.Random(seed).sample([item.text for item in every], len(every)))
+    return tuple(
+        replace(strategy, recipes=tuple(replace(item, text=next(said)) for item in strategy.recipes))
+        for strategy in strategies
+    )

@@ -18,6 +18,9 @@ from optimizer.llm.protocol import LlmRequest, Message
 if TYPE_CHECKING:
     import jinja2
 
+QUOTE = ", most often: "
+"""What comes after it in a risk is the log of somebody else's build."""
+
 LANGUAGES = (Language.CUDA, Language.TRITON, Language.CPP)
 """Languages that a candidate can be asked for; each has its ``contract_*.j2``."""
 
@@ -61,10 +64,10 @@ class PromptSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A strategy with what memory expects of it here, in log2(parent time / child time)."""
+    """A strategy with what memory expects of it here beyond any other step, in log2(parent time / child time)."""
 
     strategy: Strategy
-    mean: float
+    lead: float
     spread: float
     effective_n: float
 
@@ -100,6 +103,7 @@ class Situation:
         parent_source: candidate to start from, with its ``measurement``; empty and None for none.
         intent: what a failed parent was meant to do (its plan).
         strategies: best first.
+        notes: what gained on operators of the same kind, for when memory has no direction to give; best first.
         tried: oldest first; the latest are kept when there are many.
         fixes: most similar first, for repairs.
         planning: ask for edits of the model's own list of ``intents`` (one a line), of which ``intent_now`` is to be
@@ -115,6 +119,7 @@ class Situation:
     intent: str = ""
     direction: Direction | None = None
     strategies: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
     tried: tuple[Attempt, ...] = ()
     fixes: tuple[Fix, ...] = ()
     planning: bool = False
@@ -182,6 +187,7 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "intent": situation.intent,
         "direction": "" if situation.direction is None else _direction(situation.direction),
         "strategies": [_advice(advice) for advice in situation.strategies[:items]],
+        "notes": "\n".join(f"- {note}" for note in situation.notes[:items]),
         "tried": "\n".join(_attempt(attempt) for attempt in situation.tried[-items:]),
         "planning": situation.planning,
         "intents": "\n".join(situation.intents),
@@ -236,19 +242,22 @@ def _direction(direction: Direction) -> str:
 
 
 def _advice(advice: Advice) -> str:
-    """Write one strategy out: id, intent, when, recipe, template, expected effect, risks."""
-    strategy = advice.strategy
-    low, high = advice.mean - advice.spread, advice.mean + advice.spread
-    failures = f"{strategy.effect.failures} of {strategy.effect.n} tries failed"
+    """Write one strategy out: id, intent, when, recipe, template, expected effect, risks.
+
+    Of an effect only the lead is told: what any step is expected to gain from here says nothing of the strategy.
+    """
+    strategy, effect = advice.strategy, advice.strategy.effect
+    low, high = advice.lead - advice.spread, advice.lead + advice.spread
     parts = [
         f"id: {strategy.strategy_id}",
         f"name: {strategy.name}",
         f"intent: {strategy.intent}",
         *(f"when: {condition.words}" for condition in strategy.when),
         *([f"recipe: {strategy.recipe}"] if strategy.recipe else []),
-        f"expected here: {_gain(advice.mean)} (likely {_gain(low)} to {_gain(high)}), from evidence worth "
-        f"{advice.effective_n:.1f} measured steps; {failures}",
-        *(f"risk: {risk}" for risk in strategy.risks),
+        f"record: {_gain(advice.lead)} of what other changes gain (likely {_gain(low)} to {_gain(high)}), from "
+        f"evidence worth {advice.effective_n:.1f} steps like this one; "
+        f"{effect.failures} of {effect.n + effect.failures} tries failed",
+        *(f"risk: {risk.partition(QUOTE)[0]}" for risk in strategy.risks),
     ]
     return "\n".join([*parts, f"template:\n{strategy.template}"] if strategy.template else parts)
 

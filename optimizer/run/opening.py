@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from artifacts.codec import decode, encode
-from artifacts.device import device_spec
+from artifacts.device import DeviceSpec, device_spec
 from artifacts.measurement import Measurement
 from artifacts.memory.attention import AttentionSettings
 from artifacts.memory.htg import Memory
@@ -83,7 +83,7 @@ class OpenRun:
             prompt=PromptSettings(
                 model=manifest.model,
                 language=manifest.language,
-                device=manifest.device,
+                device=in_words(device_spec(manifest.device)),
                 temperature=manifest.temperature,
                 max_tokens=manifest.max_tokens,
                 tunables=manifest.tunables,
@@ -177,6 +177,18 @@ def spent_in(journal: Journal, log: RunLog) -> Spent:
 
 def _through_files(log: RunLog) -> bool:
     return LlmSpec.parse(read_manifest(log).llm).kind == "files"
+
+
+def in_words(device: DeviceSpec) -> str:
+    """A device as prompts name it, with the ceilings that a kernel on it is judged by."""
+    if not device.known:
+        return device.name
+    rates = {"float32": device.fp32_tflops, "TF32": device.tf32_tflops, "half precision": device.fp16_tflops}
+    listed = ", ".join(f"{rate:g} in {name}" for name, rate in rates.items() if rate)
+    return (
+        f"{device.name} ({device.arch}; at most {device.dram_gb_s:g} GB/s of device memory; TFLOP/s at most: {listed}; "
+        f"{device.l2_mb:g} MiB of L2 cache)"
+    )
 
 
 def _tuning(manifest: RunManifest) -> TuningSettings | None:

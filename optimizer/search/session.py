@@ -11,8 +11,7 @@ from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.budget import Budget
 from optimizer.llm.protocol import LlmClient, LlmRequest
 from optimizer.search.board import Board
-from optimizer.search.cargo import Cargo
-from optimizer.search.fixes import FixBook
+from optimizer.search.briefing import Briefing
 from optimizer.search.gateway import Gateway, Measurer
 from optimizer.search.journal import Journal
 from optimizer.search.plan import RunSettings
@@ -63,9 +62,8 @@ class Session:
         self._gateway = Gateway(journal, llm=llm, bench=bench, budget=budget)
         self._board = Board(shared=run.search.shared)
         overlay = self._board.seen_before if run.search.shared else None
-        book = FixBook(arm.memory) if arm.memory is not None and arm.fixes else None
-        cargo = Cargo(arm.memory, run.target.language) if arm.memory is not None else None
-        self.searches = [TaskSearch(task, arm, run, journal, self._gateway, overlay, book, cargo) for task in tasks]
+        briefing = Briefing(arm, run.target)
+        self.searches = [TaskSearch(task, arm, run, journal, self._gateway, briefing, overlay) for task in tasks]
         for search in self.searches:
             self._board.join(search)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from artifacts.codec import decode, encode
-from artifacts.errors import BadAnswerError
 from artifacts.measurement import Measurement
 from artifacts.memory.records import Transition
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
@@ -15,19 +14,15 @@ from artifacts.state import State
 from optimizer.arms import Arm, ArmContext, Choice
 from optimizer.arms.intents import Intent, edited, tried
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.llm.answer import ParsedAnswer, parse_answer
-from optimizer.llm.intents import parse_intents
-from optimizer.llm.prompt import Fix, build_answer_repair, build_request
-from optimizer.llm.protocol import LlmAnswer, LlmRequest
-from optimizer.search.cargo import Cargo
+from optimizer.search.author import Author
+from optimizer.search.briefing import Briefing
 from optimizer.search.confirmation import Confirmation, confirm
-from optimizer.search.fixes import FixBook
 from optimizer.search.gateway import Gateway
 from optimizer.search.journal import Journal
 from optimizer.search.overlay import transition_of
 from optimizer.search.plan import Attempted, Plan, RunSettings, node_of
 from optimizer.search.population import Node, Population
-from optimizer.search.situation import situation_of, state_of
+from optimizer.search.situation import state_of
 from optimizer.search.suspension import all_of
 from optimizer.tasks import Task
 from optimizer.tuning.declared import declared_or_none
@@ -38,9 +33,8 @@ class TaskSearch:
     """One task of a run; :meth:`step` is called until the steps are used up or it says that it is done.
 
     Args:
+        briefing: puts together what prompts say.
         overlay: gives the transitions that a step with that index may look at.
-        book: earlier fixes to show in repairs; None for none.
-        cargo: texts of the arm's memory; None when it has none.
     """
 
     def __init__(
@@ -50,9 +44,8 @@ class TaskSearch:
         run: RunSettings,
         journal: Journal,
         gateway: Gateway,
+        briefing: Briefing,
         overlay: Callable[[int], Sequence[Transition]] | None = None,
-        book: FixBook | None = None,
-        cargo: Cargo | None = None,
     ) -> None:
         self.task = task
         self.population = Population(run.search)
@@ -63,8 +56,8 @@ class TaskSearch:
         self._run = run
         self._journal = journal
         self._gateway = gateway
-        self._book = book
-        self._cargo = cargo
+        self._briefing = briefing
+        self._author = Author(run.prompt, journal, gateway, plans=arm.plans)
         self._overlay = overlay or self.learnt_before
 
     @property
@@ -200,66 +193,17 @@ class TaskSearch:
         parent = self._parent(plan)
         number = int(slot.rsplit(".", 1)[1])
         sample = self.steps_done * self._run.search.candidates + number
-        situation = situation_of(
-            self.task,
-            self.population,
-            parent,
-            plan.choice,
-            self._arm,
-            self._fixes(parent),
-            slot,
-            sample,
-            self._cargo,
-            self.intents,
+        situation = self._briefing.situation(
+            self.task, self.population, plan, slot=slot, sample=sample, intents=self.intents
         )
-        request = build_request(situation, self._run.prompt)
-        try:
-            parsed, answer = await self._candidate(self._key(slot), request)
-        except BadAnswerError as problem:
-            return Attempted(plan=plan, slot=slot, error=str(problem))
-        attempted = self._recorded(plan, slot, parsed, answer)
+        attempted = await self._author.write(self._key(slot), slot, plan, situation)
+        if not attempted.source:
+            return attempted
         twin = next((node for node in self.population.nodes if node.sha256 == attempted.sha256), None)
         if twin is not None:
             return Attempted(plan=plan, slot=slot, error=f"the answer repeats the candidate of step {twin.step_id}")
         measurement = await self._gateway.evaluate(self._key(slot), self._job(slot, attempted.source, parent))
         return replace(attempted, measurement=measurement)
-
-    def _fixes(self, parent: Node | None) -> tuple[Fix, ...]:
-        if parent is None or parent.correct or self._book is None:
-            return ()
-        return self._book.like(parent.measurement.outcome, parent.measurement.error)
-
-    async def _candidate(self, key: str, request: LlmRequest) -> tuple[ParsedAnswer, LlmAnswer]:
-        """Ask, and once more when the answer cannot be used.
-
-        Raises:
-            BadAnswerError: the second answer cannot be used either.
-        """
-        answer = await self._gateway.ask(key, request)
-        try:
-            return parse_answer(answer), answer
-        except BadAnswerError as problem:
-            again = build_answer_repair(request, answer.text, str(problem), self._run.prompt.limits)
-        answer = await self._gateway.ask(f"{key}/again", again)
-        return parse_answer(answer), answer
-
-    def _recorded(self, plan: Plan, slot: str, parsed: ParsedAnswer, answer: LlmAnswer) -> Attempted:
-        source = parsed.candidate.source
-        sha256 = self._journal.log.add_candidate(source)
-        offered = [use.strategy_id for use in plan.choice.strategies]
-        claimed = tuple(name for name in parsed.strategies if name in offered)
-        payload = {"sha256": sha256, "plan": parsed.plan, "strategies": list(parsed.strategies)}
-        self._journal.put("candidate", self._key(slot), payload)
-        return Attempted(
-            plan=plan,
-            slot=slot,
-            source=source,
-            sha256=sha256,
-            words=parsed.plan,
-            strategies=claimed,
-            model=answer.model,
-            edits=parse_intents(answer.text) if self._arm.plans else (),
-        )
 
     def _job(self, slot: str, source: str, parent: Node | None) -> EvaluationJob:
         key = self._key(slot)

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from artifacts.memory.attention import StrategyScore
 from artifacts.memory.htg import Memory
 from artifacts.state import State
 from optimizer.applicability import inapplicable
 from optimizer.arms import ArmContext, make_arm
-from optimizer.selection import SelectionSettings
+from optimizer.selection import SelectionSettings, usable_strategies
 
 
 def test_constants_are_left_to_a_program(softmax_state: State) -> None:
@@ -31,6 +32,19 @@ def test_directions_of_another_kind_of_device_are_left_out(softmax_state: State)
     assert "sm_90" in inapplicable("cpu_parallelism", replace(softmax_state, arch="sm_90"))
     assert inapplicable("cpu_parallelism", softmax_state) == ""
     assert "cpu" in inapplicable("occupancy", softmax_state)
+
+
+def test_narrower_numbers_are_out_of_the_question_where_the_task_is_wide(softmax_state: State) -> None:
+    assert "float32" in inapplicable("precision", replace(softmax_state, dtype="float32"))
+    assert inapplicable("precision", replace(softmax_state, dtype="float16")) == ""
+    assert inapplicable("precision", replace(softmax_state, dtype="unknown")) == ""
+
+
+def test_what_hands_the_work_back_is_never_offered(memory: Memory, softmax_state: State) -> None:
+    renamed = replace(memory.strategies[0], strategy_id="launch_overhead.library_call")
+    score = StrategyScore(strategy=renamed, mean=9.0, spread=0.1, effective_n=9.0, holds=True)
+    assert usable_strategies((score,), SelectionSettings()) == ()
+    assert usable_strategies((replace(score, strategy=memory.strategies[0]),), SelectionSettings())
 
 
 def test_a_direction_that_the_taxonomy_does_not_know_is_never_excluded(softmax_state: State) -> None:

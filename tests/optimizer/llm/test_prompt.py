@@ -66,7 +66,7 @@ OPTIMIZE = Situation(
     parent_source="class ModelNew: ...  # the parent\n",
     measurement=CORRECT,
     direction=DIRECTION,
-    strategies=(Advice(strategy=STRATEGY, mean=1.0, spread=0.5, effective_n=7.5),),
+    strategies=(Advice(strategy=STRATEGY, lead=1.0, spread=0.5, effective_n=7.5),),
     tried=(
         Attempt(plan="unroll by four", outcome=Outcome.CORRECT, gain=-1.0, direction="parallel mapping"),
         Attempt(plan="use half", outcome=Outcome.REJECTED, error="precision\ndropped"),
@@ -103,7 +103,8 @@ def test_an_optimize_prompt_holds_the_parent_its_measurement_and_what_memory_kno
         "when: tensors larger than the cache",
         "recipe: Load four floats at once.",
         "float4 v",
-        "expected here: 2.00x (likely 1.41x to 2.83x)",
+        "record: 2.00x of what other changes gain (likely 1.41x to 2.83x)",
+        "4 of 16 tries failed",
         "risk: you cannot use it on unaligned rows",
         "- [parallel mapping] unroll by four: 0.50x as fast as before",
         "- use half: rejected precision dropped",
@@ -130,7 +131,26 @@ def test_a_direction_binds_an_optimization_and_only_advises_a_first_candidate() 
 def test_without_a_direction_the_model_chooses_from_the_measurement() -> None:
     text = user_text(replace(OPTIMIZE, direction=None, strategies=()))
     assert "Choose the direction yourself" in text
-    assert "Strategies that worked" not in text
+    assert "Strategies of earlier runs" not in text
+
+
+def test_a_direction_gives_way_to_what_was_measured() -> None:
+    assert "unless the measurement above rules it out" in user_text(OPTIMIZE)
+
+
+def test_notes_are_offered_as_such_and_fenced() -> None:
+    text = user_text(
+        replace(OPTIMIZE, direction=None, strategies=(), notes=("wide loads (1.50x on scan, sm_80): use them",))
+    )
+    assert "none has to be used" in text
+    assert re.search(r"<<DATA \w+ notes\n- wide loads \(1.50x on scan, sm_80\): use them\nDATA", text)
+
+
+def test_a_risk_is_told_without_the_build_log_of_others() -> None:
+    quoting = replace(STRATEGY, risks=("You cannot drop the bounds check: 2 of 9 failed, most often: /home/x.cu:7",))
+    text = user_text(replace(OPTIMIZE, strategies=(Advice(strategy=quoting, lead=0.0, spread=0.1, effective_n=1.0),)))
+    assert "risk: You cannot drop the bounds check: 2 of 9 failed\n" in text
+    assert "x.cu" not in text
 
 
 def test_the_rules_stand_in_one_place_and_name_the_language() -> None:
@@ -176,7 +196,7 @@ def test_a_hostile_strategy_changes_nothing_but_its_own_text(evil: str) -> None:
     harmless = build_request(OPTIMIZE, SETTINGS)
     hostile_strategy = replace(STRATEGY, recipe=evil)
     hostile = build_request(
-        replace(OPTIMIZE, strategies=(Advice(strategy=hostile_strategy, mean=1.0, spread=0.5, effective_n=7.5),)),
+        replace(OPTIMIZE, strategies=(Advice(strategy=hostile_strategy, lead=1.0, spread=0.5, effective_n=7.5),)),
         SETTINGS,
     )
     assert hostile.messages[0] == harmless.messages[0]
@@ -229,7 +249,7 @@ def test_a_prompt_has_a_bounded_length_whatever_it_is_given() -> None:
         task_source=huge,
         parent_source=huge,
         direction=replace(DIRECTION, description=huge),
-        strategies=(Advice(strategy=strategy, mean=0.0, spread=0.0, effective_n=0.0),) * 100,
+        strategies=(Advice(strategy=strategy, lead=0.0, spread=0.0, effective_n=0.0),) * 100,
         tried=(Attempt(plan=huge, outcome=Outcome.TIMEOUT, error=huge),) * 1000,
     )
     most = 2 * limits.source + limits.facts + limits.text + limits.items * limits.strategy + limits.tried

@@ -76,5 +76,16 @@ def test_a_recipe_about_triton_is_for_those_who_write_it(language: Language, sho
     assert fitting(known, "softmax", language).recipe == shown
 
 
+def test_somebody_s_python_is_no_template_for_a_kernel(memory: Memory) -> None:
+    call, kernel = "return torch.matmul(A, B)", "row(x);"
+    assert fitting(strategy(memory, ("softmax", call), ("softmax", kernel)), "softmax").template == kernel
+
+
+def test_a_recipe_that_lists_features_gives_way_to_one_that_says_something(memory: Memory) -> None:
+    known, one = strategy(memory, ("softmax", "a"), ("softmax", "b"))
+    listed = replace(one, recipes=(replace(one.recipes[0], text="Introduce shared memory, unroll."), one.recipes[1]))
+    assert Cargo(known, Language.CUDA).fitting(listed, "softmax").recipe == "do b"
+
+
 def test_without_a_sensible_recipe_there_is_none(memory: Memory) -> None:
     assert fitting(strategy(memory, ("softmax", "triton.autotune")), "softmax").recipe == ""

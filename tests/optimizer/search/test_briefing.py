@@ -9,10 +9,11 @@ from artifacts.memory.htg import Memory
 from artifacts.state import State
 from artifacts.task import TaskRef
 from optimizer.arms import ArmContext, make_arm
-from optimizer.search.cargo import Cargo
+from optimizer.search.briefing import Briefing
+from optimizer.search.plan import Plan
 from optimizer.search.population import Population
 from optimizer.search.settings import SearchSettings
-from optimizer.search.situation import situation_of
+from optimizer.search.situation import Target
 from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
 
@@ -35,6 +36,8 @@ def test_a_template_in_another_language_is_left_out(
     choice = arm.choose(ArmContext(state=softmax_state))
     ref = TaskRef(task_id="t/-/a", suite="t", family="softmax")
     task = Task(ref=ref, source="pass", path="a.py")
-    found = situation_of(task, Population(SearchSettings()), None, choice, arm, (), "0.0", 0, Cargo(spoken, language))
+    briefing = Briefing(arm, Target(arch="sm_90", language=language))
+    plan = Plan(mode="first", parent_id=None, state=softmax_state, choice=choice)
+    found = briefing.situation(task, Population(SearchSettings()), plan, slot="0.0", sample=0)
     assert found.strategies
     assert all(bool(advice.strategy.template) == shown for advice in found.strategies)

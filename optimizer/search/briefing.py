@@ -1,0 +1,104 @@
+"""What a model is told at a step: the task, its past, and what the arm's memory has to say."""
+
+from __future__ import annotations
+
+from artifacts.memory.htg import Memory
+from optimizer.arms import Arm
+from optimizer.arms.intents import Intent
+from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
+from optimizer.search.cargo import Cargo
+from optimizer.search.fixes import FixBook
+from optimizer.search.notes import Note, notes
+from optimizer.search.plan import Plan
+from optimizer.search.population import Node, Population
+from optimizer.search.situation import Target
+from optimizer.tasks import Task
+
+
+class Briefing:
+    """Puts together what the prompt of a step may say; one serves all tasks of a run."""
+
+    def __init__(self, arm: Arm, target: Target) -> None:
+        self._arm = arm
+        self._book = FixBook(arm.memory) if arm.memory is not None and arm.fixes else None
+        self._cargo = Cargo(arm.memory, target.language) if arm.memory is not None else None
+
+    def situation(
+        self,
+        task: Task,
+        population: Population,
+        plan: Plan,
+        *,
+        slot: str,
+        sample: int,
+        intents: tuple[Intent, ...] = (),
+    ) -> Situation:
+        """Everything the prompt may say at ``slot`` (``<step>.<candidate>``); ``sample`` numbers the run's slots."""
+        arm, choice, memory = self._arm, plan.choice, self._arm.memory
+        parent = None if plan.parent_id is None else population.node(plan.parent_id)
+        shown = () if arm.restarts else tuple(node for node in population.nodes if node is not parent)
+        return Situation(
+            task_id=task.ref.task_id,
+            task_source=task.source,
+            slot=slot,
+            sample=sample,
+            parent_source="" if parent is None else parent.source,
+            measurement=None if parent is None else parent.measurement,
+            intent="" if parent is None else parent.plan,
+            direction=memory.direction(choice.direction) if memory is not None and choice.direction else None,
+            strategies=self._advice(plan, task.ref.family),
+            notes=self._notes(plan),
+            tried=tuple(_attempt(population, node, memory) for node in shown),
+            fixes=self._fixes(parent),
+            planning=arm.plans,
+            intents=tuple(_intent(intent) for intent in intents),
+            intent_now="" if choice.intent is None else f"{choice.intent.number}. {choice.intent.text}",
+        )
+
+    def _advice(self, plan: Plan, family: str) -> tuple[Advice, ...]:
+        memory, cargo = self._arm.memory, self._cargo
+        if memory is None or cargo is None:
+            return ()
+        return tuple(
+            Advice(
+                strategy=cargo.fitting(memory.strategy(use.strategy_id), family),
+                lead=use.mean - (plan.choice.expected or 0.0),
+                spread=use.spread,
+                effective_n=use.effective_n,
+            )
+            for use in plan.choice.strategies
+        )
+
+    def _notes(self, plan: Plan) -> tuple[str, ...]:
+        """What to offer where no direction is given; nothing to a repair, nor from arms without local memory."""
+        memory, cargo = self._arm.memory, self._cargo
+        if memory is None or cargo is None or not self._arm.fixes or plan.choice.direction or plan.mode == "repair":
+            return ()
+        return tuple(_told(note) for note in notes(memory, cargo, plan.state))
+
+    def _fixes(self, parent: Node | None) -> tuple[Fix, ...]:
+        if parent is None or parent.correct or self._book is None:
+            return ()
+        return self._book.like(parent.measurement.outcome, parent.measurement.error)
+
+
+def _told(note: Note) -> str:
+    return f"{note.name} ({2**note.gain:.2f}x on {note.family}, {note.arch}): {note.text}"
+
+
+def _intent(intent: Intent) -> str:
+    """One intent of the model's list, with what became of it."""
+    rating = f"priority {intent.priority:g}, difficulty {intent.difficulty}"
+    fate = f"closed: {intent.closed}" if intent.closed else "open"
+    return f"{intent.number}. [{fate}; {rating}; {intent.tries} tries, {intent.fruitless} in vain] {intent.text}"
+
+
+def _attempt(population: Population, node: Node, memory: Memory | None) -> Attempt:
+    named = memory is not None and bool(node.direction)
+    return Attempt(
+        plan=node.plan,
+        outcome=node.measurement.outcome,
+        gain=population.gain(node),
+        direction=memory.direction(node.direction).name if memory is not None and named else "",
+        error=node.measurement.error,
+    )
