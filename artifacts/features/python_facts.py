@@ -6,7 +6,6 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,13 @@ _PLAIN = frozenset(
     ]
 )
 _SKIPPED = frozenset({"get_inputs", "get_init_inputs"})
+_LEAVES = frozenset(
+    [
+        *(type(None), ast.Name, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal),
+        *(ast.Import, ast.ImportFrom, ast.MatchSingleton),
+    ]
+)
+"""Kinds of nodes that tell nothing and hold nothing: half of a tree."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,21 +53,28 @@ def read_tree(tree: ast.Module) -> PythonFacts:
     facts = PythonFacts()
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     skipped = _SKIPPED | ({"Model"} if "ModelNew" in classes else set())
-    stack: list[ast.AST] = [node for node in tree.body if getattr(node, "name", None) not in skipped]
+    _walk([node for node in tree.body if getattr(node, "name", None) not in skipped], facts, facts.names)
+    facts.literals.reverse()  # the stack meets the last one first
+    return facts
+
+
+def _walk(stack: list[ast.AST], facts: PythonFacts, names: Counter[str]) -> None:
+    """Read whatever is below the nodes of ``stack``, the last one first; their dotted names go into ``names``."""
+    dotted: list[str] = []
+    keywords: list[str] = []
     while stack:
         node = stack.pop()
         kind: Any = type(node)
-        reader = _READERS.get(kind)
-        if reader is not None:
-            reader(node, facts)
-        for name in _inner_fields(kind):
-            value = getattr(node, name, None)
-            if type(value) is list:
-                stack += [item for item in value if item is not None]
-            elif value is not None:
-                stack.append(value)
-    facts.literals.reverse()  # the stack meets the last one first
-    return facts
+        if kind is ast.Attribute:
+            _read_attribute(node, dotted, stack)
+        elif kind is ast.Call:
+            _read_call(node, facts, keywords, stack)
+        elif kind is ast.Constant:
+            _read_constant(node, facts)
+        elif kind is not ast.FunctionDef or _enters(node, facts, names):
+            _push_fields(node, kind, stack)
+    names.update(dotted)
+    facts.keywords.update(keywords)
 
 
 def read_text(text: str) -> PythonFacts:
@@ -72,56 +85,79 @@ def read_text(text: str) -> PythonFacts:
     return facts
 
 
+def _push_fields(node: ast.AST, kind: Any, stack: list[ast.AST]) -> None:
+    """Put what ``node`` holds on the stack, the last field on top."""
+    for name in _inner_fields(kind):
+        value = getattr(node, name, None)
+        if type(value) is list:
+            for item in value:
+                if type(item) not in _LEAVES:
+                    stack.append(item)
+        elif type(value) not in _LEAVES:
+            stack.append(value)  # type: ignore[arg-type]  # fields that hold no nodes are left out
+
+
 @functools.cache
 def _inner_fields(kind: Any) -> tuple[str, ...]:
     """Fields of a node that hold nodes worth a visit: most of a tree are contexts, operators and plain values."""
-    if kind in (ast.Constant, ast.MatchSingleton):
-        return ()
     return tuple(str(name) for name in kind._fields if name not in _PLAIN)
 
 
-def _read_attribute(node: ast.AST, facts: PythonFacts) -> None:
-    if isinstance(node, ast.Attribute):
-        facts.names[_dotted(node)] += 1
+def _read_attribute(node: Any, dotted: list[str], stack: list[ast.AST]) -> None:
+    """``a.b.c`` counts as itself and as ``a.b``; what is no name at its head is read on."""
+    parts: list[str] = []
+    while type(node) is ast.Attribute:
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if type(node) is ast.Name else "")
+    if type(node) not in _LEAVES:
+        stack.append(node)
+    parts.reverse()
+    while len(parts) > 1:
+        dotted.append(".".join(parts))
+        parts.pop()
 
 
-def _read_call(node: ast.AST, facts: PythonFacts) -> None:
-    if isinstance(node, ast.Call):
-        facts.keywords.update(keyword.arg for keyword in node.keywords if keyword.arg)
-        facts.launches += isinstance(node.func, ast.Subscript)
+def _read_call(node: Any, facts: PythonFacts, keywords: list[str], stack: list[ast.AST]) -> None:
+    called = node.func
+    if type(called) not in _LEAVES:
+        facts.launches += type(called) is ast.Subscript
+        stack.append(called)
+    for item in node.args:
+        if type(item) not in _LEAVES:
+            stack.append(item)
+    for keyword in node.keywords:
+        if keyword.arg:
+            keywords.append(keyword.arg)
+        if type(keyword.value) not in _LEAVES:
+            stack.append(keyword.value)
 
 
-def _read_function(node: ast.AST, facts: PythonFacts) -> None:
-    if isinstance(node, ast.FunctionDef):
-        if any(_is_jit(decorator) for decorator in node.decorator_list):
-            facts.kernels.append(node.name)
-        if node.name == "__init__":
-            facts.in_init.update(_dotted(item) for item in ast.walk(node) if isinstance(item, ast.Attribute))
-
-
-def _read_constant(node: ast.AST, facts: PythonFacts) -> None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+def _read_constant(node: Any, facts: PythonFacts) -> None:
+    if type(node.value) is str:
         facts.literals.append(node.value)
+
+
+def _enters(node: Any, facts: PythonFacts, names: Counter[str]) -> bool:
+    """Note a function; whether its inside is still to be read."""
+    if any(_is_jit(decorator) for decorator in node.decorator_list):
+        facts.kernels.append(node.name)
+    if node.name != "__init__":
+        return True
+    inside: Counter[str] = Counter()
+    stack: list[ast.AST] = []
+    _push_fields(node, ast.FunctionDef, stack)
+    _walk(stack, facts, inside)
+    names.update(inside)
+    facts.in_init.update(inside)
+    return False
 
 
 def _is_jit(decorator: ast.expr) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return isinstance(target, ast.Attribute) and _dotted(target) == "triton.jit"
-
-
-def _dotted(node: ast.Attribute) -> str:
-    parts = [node.attr]
-    value: ast.expr = node.value
-    while isinstance(value, ast.Attribute):
-        parts.append(value.attr)
-        value = value.value
-    parts.append(value.id if isinstance(value, ast.Name) else "")
-    return ".".join(reversed(parts))
-
-
-_READERS: Mapping[type[ast.AST], Callable[[ast.AST, PythonFacts], None]] = {
-    ast.Attribute: _read_attribute,
-    ast.Call: _read_call,
-    ast.FunctionDef: _read_function,
-    ast.Constant: _read_constant,
-}
+    return (
+        isinstance(target, ast.Attribute)
+        and target.attr == "jit"
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "triton"
+    )

@@ -13,7 +13,9 @@ from artifacts.features.python_facts import PythonFacts, read_text, read_tree
 LIMIT = 400_000
 """Characters looked at; no kernel written by hand is longer, hostile input is."""
 
-_C_MARKS = re.compile(r"__global__|#\s*include|torch::|\bat::|PYBIND11_MODULE|__device__|\bvoid\s+\w+\s*\(|#pragma")
+_C_WORDS = ("__global__", "torch::", "__device__", "PYBIND11_MODULE", "#pragma")
+_C_MARKS = tuple(re.compile(mark) for mark in (r"#\s*include", r"at::(?<!\wat::)", r"void(?<!\wvoid)\s+\w+\s*\("))
+"""Beginning with plain text, by which ``re`` finds the few places worth a closer look."""
 _FENCE = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRIPLE = re.compile(r'"""(.*?)(?:"""|\Z)|' + r"'''(.*?)(?:'''|\Z)", re.DOTALL)
 _PYTHON = re.compile(r"^\s*(?:import |from \w[\w.]* import |def |class |@)", re.MULTILINE)
@@ -36,7 +38,11 @@ class SourceParts:
 
 def is_c_family(text: str) -> bool:
     """Whether ``text``, a file or a string literal, looks like C, C++ or CUDA."""
-    return len(text) > 20 and _C_MARKS.search(text) is not None
+    return len(text) > 20 and _has_c_marks(text)
+
+
+def _has_c_marks(text: str) -> bool:
+    return any(word in text for word in _C_WORDS) or any(mark.search(text) for mark in _C_MARKS)
 
 
 def is_python(text: str) -> bool:
@@ -48,17 +54,17 @@ def is_python(text: str) -> bool:
 def take_apart(code: str) -> SourceParts:
     """Split ``code``; never raises, whatever the text is."""
     text = _unfenced(code[:LIMIT].replace("\x00", " "))
-    if not _PYTHON.search(text) and _C_MARKS.search(text):
+    if not _PYTHON.search(text) and _has_c_marks(text):
         return SourceParts(facts=PythonFacts(), kernels=(text,))
     tree = parse_python(text)
     if tree is not None:
         facts = read_tree(tree)
         kernels = tuple(value for value in facts.literals if is_c_family(value))
         return SourceParts(facts=facts, kernels=kernels)
-    if _C_MARKS.search(text) and '"""' not in text and "'''" not in text:
+    if _has_c_marks(text) and '"""' not in text and "'''" not in text:
         return SourceParts(facts=PythonFacts(), kernels=(text,))
     blocks = (first or second for first, second in _TRIPLE.findall(text))
-    kernels = tuple(block for block in blocks if _C_MARKS.search(block))
+    kernels = tuple(block for block in blocks if _has_c_marks(block))
     return SourceParts(facts=read_text(_TRIPLE.sub(" ", text)), kernels=kernels, complete=False)
 
 
