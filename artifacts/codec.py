@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -46,22 +46,29 @@ def decode(cls: type[T], data: object) -> T:
 
 
 def _decode(kind: Any, data: object, where: str) -> object:
-    if type(data) is kind:
-        return data
+    return data if type(data) is kind else _reader(kind)(data, where)
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[object, str], object]:
+    """What reads values of ``kind``: found once a kind, because a log asks for the same ones a million times."""
     origin = typing.get_origin(kind)
     if kind is Any or kind is object:
-        return data
+        return lambda data, where: data
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(kind, data, where)
+        return functools.partial(_decode_union, typing.get_args(kind))
+    if origin is not None and issubclass(origin, Mapping):
+        return functools.partial(_decode_mapping, typing.get_args(kind)[1])
     if origin is not None:
-        return _decode_container(origin, typing.get_args(kind), data, where)
+        return functools.partial(_decode_items, origin, typing.get_args(kind))
     if dataclasses.is_dataclass(kind):
-        return _decode_record(kind, data, where)
-    return _decode_scalar(kind, data, where)
+        return functools.partial(_decode_record, kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return functools.partial(_decode_member, kind)
+    return functools.partial(_decode_scalar, kind)
 
 
-def _decode_union(kind: Any, data: object, where: str) -> object:
-    options = typing.get_args(kind)
+def _decode_union(options: tuple[Any, ...], data: object, where: str) -> object:
     if data is None and type(None) in options:
         return None
     problems: list[BadInputError] = []
@@ -75,11 +82,15 @@ def _decode_union(kind: Any, data: object, where: str) -> object:
     raise problems[0] if problems else _wrong(where, "null", data)
 
 
-def _decode_container(origin: Any, args: tuple[Any, ...], data: object, where: str) -> object:
-    if issubclass(origin, Mapping):
-        if not isinstance(data, Mapping):
-            raise _wrong(where, "an object", data)
-        return {str(key): _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+def _decode_mapping(kind: Any, data: object, where: str) -> object:
+    if not isinstance(data, Mapping):
+        raise _wrong(where, "an object", data)
+    return {
+        str(key): item if type(item) is kind else _decode(kind, item, f"{where}.{key}") for key, item in data.items()
+    }
+
+
+def _decode_items(origin: Any, args: tuple[Any, ...], data: object, where: str) -> object:
     if not isinstance(data, (list, tuple)):
         raise _wrong(where, "a list", data)
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
@@ -96,10 +107,14 @@ def _decode_record(kind: Any, data: object, where: str) -> object:
     if not isinstance(data, Mapping):
         raise _wrong(where, "an object", data)
     hints = _hints(kind)
-    unknown = sorted(set(data) - set(hints))
-    if unknown:
+    if not data.keys() <= hints.keys():
+        unknown = sorted(set(data) - set(hints))
         raise BadInputError(f"{where}: unknown field {unknown[0]!r}", f"known fields: {', '.join(hints)}")
-    values = {name: _decode(hints[name], data[name], f"{where}.{name}") for name in data}
+    plain = _taken_as_they_are(kind)
+    values = {
+        name: value if type(value) in plain[name] else _decode(hints[name], value, f"{where}.{name}")
+        for name, value in data.items()
+    }
     try:
         return kind(**values)
     except TypeError as problem:
@@ -108,13 +123,15 @@ def _decode_record(kind: Any, data: object, where: str) -> object:
         raise BadInputError(f"{where}: {problem}", "correct the value") from problem
 
 
+def _decode_member(kind: type[Enum], data: object, where: str) -> object:
+    try:
+        return kind(data)
+    except ValueError as problem:
+        names = ", ".join(str(member.value) for member in kind)
+        raise BadInputError(f"{where}: unknown value {data!r}", f"one of: {names}") from problem
+
+
 def _decode_scalar(kind: Any, data: object, where: str) -> object:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        try:
-            return kind(data)
-        except ValueError as problem:
-            names = ", ".join(str(member.value) for member in kind)
-            raise BadInputError(f"{where}: unknown value {data!r}", f"one of: {names}") from problem
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if kind is type(None) and data is None:
@@ -126,6 +143,17 @@ def _decode_scalar(kind: Any, data: object, where: str) -> object:
 
 def _wrong(where: str, wanted: str, data: object) -> BadInputError:
     return BadInputError(f"{where}: expected {wanted}, got {type(data).__name__} {repr(data)[:80]}", "correct the file")
+
+
+@functools.cache
+def _taken_as_they_are(kind: type) -> dict[str, frozenset[type]]:
+    """Kinds of values that each field takes without a look inside: what most fields of most records hold."""
+    return {
+        name: frozenset({hint, *typing.get_args(hint)} & {*_PLAIN, bool, type(None)})
+        if typing.get_origin(hint) in (None, types.UnionType, typing.Union)
+        else frozenset()
+        for name, hint in _hints(kind).items()
+    }
 
 
 @functools.cache
