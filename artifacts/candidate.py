@@ -23,7 +23,7 @@ def normalise_source(source: str) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=8192)
 def source_hash(source: str) -> str:
     """SHA-256 (hex) of the normalised source: a candidate's identity."""
     return hashlib.sha256(normalise_source(source).encode("utf-8", "surrogatepass")).hexdigest()

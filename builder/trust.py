@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple, Self
 
 from artifacts.candidate import Language
 from artifacts.device import device_spec
 from artifacts.outcome import Outcome
 from artifacts.task_bytes import reference_bytes, task_bytes
 from artifacts.trajectory import Step, Trajectory, TrustFlag
+from builder.glossary.sure_text import sure_text
 
 BASELINE_DRIFT = 0.10
 """Baselines of one trajectory that differ from their median by more than this share have changed."""
@@ -54,23 +56,38 @@ HACK_PATTERNS = {
 Each begins with literal text, by which ``re`` finds the few places worth a closer look.
 """
 
-_HACKS = {meaning: tuple(re.compile(rule) for rule in rules) for meaning, rules in HACK_PATTERNS.items()}
-_LOWER_PRECISION = tuple(
-    re.compile(rule)
-    for rule in (
-        r"\.half\(\)",
-        r"\.bfloat16\(\)",
-        r"torch(?:::k|\.)(?:b?float16|half|BFloat16|Half)\b",
-        r"tl\.b?float16\b",
-        r"at::(?:k?BFloat16|k?Half)\b",
-        r"autocast\b",
-        r"__half\b",
-        r"__nv_bfloat16\b",
-        r"allow_tf32\s*=\s*True",
-        r"set_float32_matmul_precision\(\s*['\"](?:high|medium)",
-        r"wmma::precision::tf32",
-    )
+LOWER_PRECISION = (
+    r"\.half\(\)",
+    r"\.bfloat16\(\)",
+    r"torch(?:::k|\.)(?:b?float16|half|BFloat16|Half)\b",
+    r"tl\.b?float16\b",
+    r"at::(?:k?BFloat16|k?Half)\b",
+    r"autocast\b",
+    r"__half\b",
+    r"__nv_bfloat16\b",
+    r"allow_tf32\s*=\s*True",
+    r"set_float32_matmul_precision\(\s*['\"](?:high|medium)",
+    r"wmma::precision::tf32",
 )
+"""Patterns of code that computes in fewer than 32 bits."""
+
+
+class _Rule(NamedTuple):
+    """A pattern with the text that it cannot do without, which is looked for first."""
+
+    text: str
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def of(cls, rule: str) -> Self:
+        return cls(sure_text(rule), re.compile(rule))
+
+    def fits(self, code: str) -> bool:
+        return self.text in code and self.pattern.search(code) is not None
+
+
+_HACKS = {meaning: tuple(map(_Rule.of, rules)) for meaning, rules in HACK_PATTERNS.items()}
+_LOWER_PRECISION = tuple(map(_Rule.of, LOWER_PRECISION))
 _LINE_COMMENTS = re.compile(r"(?<![:'\"])//[^\n]*|#(?!include|pragma|define|if|endif)[^\n]*")
 
 
@@ -128,14 +145,11 @@ def memory_limit_us(trajectory: Trajectory) -> float | None:
     return limit if own_sizes or (_slowest_us(trajectory.steps) or 0.0) >= limit else None
 
 
-@functools.lru_cache(maxsize=1024)
 def hacks_in(code: str) -> tuple[str, ...]:
     """Meanings of the :data:`HACK_PATTERNS` that ``code`` shows outside its comments."""
-    bare = without_comments(code)
-    return tuple(meaning for meaning, rules in _HACKS.items() if any(rule.search(bare) for rule in rules))
+    return _signs(code).hacks
 
 
-@functools.lru_cache(maxsize=64)
 def without_comments(code: str) -> str:
     """The code without ``#``, ``//`` and ``/* */`` comments, in one pass whatever the text is."""
     lines = (_LINE_COMMENTS.sub("", line) if "#" in line or "//" in line else line for line in code.split("\n"))
@@ -143,10 +157,23 @@ def without_comments(code: str) -> str:
     return first + "".join(piece.partition("*/")[2] for piece in rest)
 
 
-@functools.lru_cache(maxsize=1024)
-def _lowers_precision(code: str) -> bool:
+class _Signs(NamedTuple):
+    hacks: tuple[str, ...]
+    lowers_precision: bool
+
+
+@functools.lru_cache(maxsize=8192)
+def _signs(code: str) -> _Signs:
+    """What the patterns find, once a source: steps share sources, within a trajectory and across."""
     bare = without_comments(code)
-    return any(rule.search(bare) for rule in _LOWER_PRECISION)
+    return _Signs(
+        tuple(meaning for meaning, rules in _HACKS.items() if any(rule.fits(bare) for rule in rules)),
+        any(rule.fits(bare) for rule in _LOWER_PRECISION),
+    )
+
+
+def _lowers_precision(code: str) -> bool:
+    return _signs(code).lowers_precision
 
 
 def _code_flags(step: Step, reference: str, mixed: bool) -> Iterator[TrustFlag]:

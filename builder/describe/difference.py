@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from artifacts.candidate import source_hash
 from artifacts.features import CodeFeatures, code_features
-from builder.describe.clauses import clauses, weight_at
+from builder.describe.clauses import Clause, clauses, weight_at
 from builder.glossary import find_terms, terms
 
 _TERM_FEATURES = {term.name: term.features for term in terms()}
@@ -51,8 +51,8 @@ class Difference:
         added, removed: features that appeared and vanished.
         more, less: features whose number of occurrences rose and fell, the added and removed among them.
         same_code: the normalised sources are equal.
-        numbers_changed: some integer literal is new or gone.
         child: all features of the child.
+        sources: parent and child.
     """
 
     added: frozenset[str]
@@ -60,21 +60,28 @@ class Difference:
     more: frozenset[str]
     less: frozenset[str]
     same_code: bool
-    numbers_changed: bool
     child: frozenset[str]
+    sources: tuple[str, str]
+
+    @property
+    def numbers_changed(self) -> bool:
+        """Whether some integer literal is new or gone; looked for when asked, since few plans are about sizes."""
+        parent, child = self.sources
+        return _numbers(parent) != _numbers(child)
 
 
 def difference(parent: str, child: str) -> Difference:
     """Compare two sources; an empty parent makes everything new."""
     before, after = code_features(parent), code_features(child)
+    old, new = before.names, after.names
     return Difference(
-        added=after.names - before.names,
-        removed=before.names - after.names,
+        added=new - old,
+        removed=old - new,
         more=_risen(before, after),
         less=_risen(after, before),
-        same_code=source_hash(parent) == source_hash(child),
-        numbers_changed=_numbers(parent) != _numbers(child),
-        child=after.names,
+        same_code=parent == child or source_hash(parent) == source_hash(child),
+        child=new,
+        sources=(parent, child),
     )
 
 
@@ -95,7 +102,8 @@ def followed(plan: str, change: Difference) -> bool | None:
         return True
     if found.keys() & _BY_NUMBER and change.numbers_changed:
         return True
-    deeds = [_TERM_FEATURES[name] for name, starts in found.items() if _is_deed(plan, starts)]
+    parts = clauses(plan)
+    deeds = [_TERM_FEATURES[name] for name, starts in found.items() if _is_deed(plan, parts, starts)]
     testable = [features for features in deeds if features and features <= _DENIABLE]
     if testable and not any(features & change.child for features in testable):
         return False
@@ -111,8 +119,7 @@ def _risen(before: CodeFeatures, after: CodeFeatures) -> frozenset[str]:
     return frozenset(name for name, count in after.counts.items() if count > before.counts.get(name, 0))
 
 
-def _is_deed(plan: str, starts: tuple[int, ...]) -> bool:
-    parts = clauses(plan)
+def _is_deed(plan: str, parts: tuple[Clause, ...], starts: tuple[int, ...]) -> bool:
     return any(weight_at(parts, start) >= _DEED for start in starts) and not _dropped(plan, starts)
 
 

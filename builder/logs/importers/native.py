@@ -54,6 +54,7 @@ class _Reader:
     source: str
     books: Gathering
     tasks: dict[str, TaskStarted] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
     def event(self, line: int, value: object) -> None:
         """Enter a step, remember a task, pass over everything else."""
@@ -120,15 +121,23 @@ class _Reader:
         )
 
     def _source(self, sha256: str, missing: str | None = None) -> str:
-        """A stored source; its name is a hash and nothing else, so no path leaves the run."""
+        """A stored source, read once however many steps share it."""
+        if sha256 in self.sources:
+            return self.sources[sha256]
         try:
-            if not _SHA256.match(sha256):
-                raise UnreadableError("not a hash")
-            return checked_code(read_text(self.run / "candidates" / f"{sha256}.py", MAX_SOURCE_BYTES), sha256[:12])
+            source = self._stored(sha256)
         except (UnreadableError, BadRecordError) as problem:
             if missing is None:
                 raise BadRecordError(f"candidate {sha256[:12]!r}: {problem}") from problem
             return missing
+        self.sources[sha256] = source
+        return source
+
+    def _stored(self, sha256: str) -> str:
+        """The file of a source; its name is a hash and nothing else, so no path leaves the run."""
+        if not _SHA256.match(sha256):
+            raise UnreadableError("not a hash")
+        return checked_code(read_text(self.run / "candidates" / f"{sha256}.py", MAX_SOURCE_BYTES), sha256[:12])
 
 
 def _run_id(path: Path) -> str:
