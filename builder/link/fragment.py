@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import textwrap
 from itertools import accumulate
 
@@ -14,6 +15,7 @@ LARGEST = 200_000
 """Sources above this many characters are not compared: difflib is quadratic at worst."""
 
 
+@functools.lru_cache(maxsize=1024)
 def added_fragment(parent: str, child: str) -> str:
     """The largest whole statements, loops or functions that ``child`` has and ``parent`` lacks; empty without any.
 
@@ -27,16 +29,24 @@ def added_fragment(parent: str, child: str) -> str:
     runs = [(start, end) for tag, _, _, start, end in matcher.get_opcodes() if tag in ("insert", "replace")]
     if not runs:
         return ""
-    inside = outlines(child)
-    blocks = {block for run in _joined(runs) for outline in inside for block in outline.blocks(*run, MOST_LINES)}
-    # Sums up to each line, so that a block costs two look-ups however long it is.
-    telling = [0, *accumulate(tells(line) for line in after)]
-    characters = [0, *accumulate(len(line) + 1 for line in after)]
-    fitting = sorted(block for block in blocks if characters[block[1]] - characters[block[0]] <= MOST_CHARACTERS)
-    start, end = max(fitting, key=lambda block: telling[block[1]] - telling[block[0]], default=(0, 0))
-    if telling[start] == telling[end]:
-        return ""
+    start, end = _most_telling(child, after, _joined(runs))
     return textwrap.dedent("\n".join(line.rstrip() for line in after[start:end])).strip("\n")
+
+
+def _most_telling(child: str, lines: list[str], runs: list[tuple[int, int]]) -> tuple[int, int]:
+    """The block within ``runs`` with the most lines that do something, the first of equals; empty when none does."""
+    # Sums up to each line, so that a block costs two look-ups however long it is.
+    telling = [0, *accumulate(tells(line) for line in lines)]
+    characters = [0, *accumulate(len(line) + 1 for line in lines)]
+    most, best = 0, (0, 0)
+    for outline in outlines(child):
+        for run in runs:
+            for start, end in outline.blocks(*run, MOST_LINES):
+                count = telling[end] - telling[start]
+                better = count > most or (count == most > 0 and (start, end) < best)
+                if better and characters[end] - characters[start] <= MOST_CHARACTERS:
+                    most, best = count, (start, end)
+    return best
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -33,14 +34,15 @@ class Outline:
 
     def blocks(self, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
         """Runs of whole sibling statements between two lines, of at most ``most`` lines, as half-open ranges."""
+        level, starts, ends = self.level.get, self.starts.get, self.ends.get
         for first in range(start, end):
-            nesting = self.starts.get(first)
+            nesting = starts(first)
             if nesting is None:
                 continue
             for last in range(first, min(end, first + most)):
-                if self.level.get(last, -1) < nesting:
+                if level(last, -1) < nesting:
                     break
-                if nesting in self.ends.get(last, ()):
+                if nesting in ends(last, ()):
                     yield first, last + 1
 
 
@@ -72,8 +74,20 @@ def _constants(tree: ast.Module) -> Iterator[ast.Constant]:
         statement = waiting.pop(0)
         inner = list(_inner(statement))
         waiting[:0] = inner
-        if not inner and (statement.end_lineno or 0) > statement.lineno:
-            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Constant))
+        if not inner:
+            yield from _long_constants(statement)
+
+
+def _long_constants(statement: ast.stmt) -> Iterator[ast.Constant]:
+    """Constants of several lines in a statement; what stands on one line holds none and is not looked into."""
+    waiting: deque[ast.AST] = deque([statement])
+    while waiting:
+        node = waiting.popleft()
+        if getattr(node, "end_lineno", None) == getattr(node, "lineno", 0):
+            continue
+        if isinstance(node, ast.Constant):
+            yield node
+        waiting += ast.iter_child_nodes(node)
 
 
 def _python_outline(tree: ast.Module, code: str) -> Outline:
