@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,11 +25,13 @@ sys.path.insert(0, str(ROOT))
 from artifacts.measurement import Measurement  # noqa: E402 - a bare host has the checkout only
 from benchmarks.profile_candidates import CANDIDATES  # noqa: E402
 from optimizer.evaluation.baselines import NAMES  # noqa: E402
+from optimizer.evaluation.build.channel import BuildServer  # noqa: E402
+from optimizer.evaluation.build.standard import default_root, standard_builder  # noqa: E402
+from optimizer.evaluation.cells import CellProcess  # noqa: E402
 from optimizer.evaluation.hosts import devices_of  # noqa: E402
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
 from optimizer.evaluation.judge.cell_client import Cell  # noqa: E402
 from optimizer.evaluation.local import LocalEvaluator, LocalSettings  # noqa: E402
-from optimizer.evaluation.process.channel import Channel  # noqa: E402
 from optimizer.evaluation.process.spawn import ForkServer  # noqa: E402
 
 FULL = EvaluationSettings(profile=True, baselines=NAMES)
@@ -91,26 +92,18 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 def fresh_process_seconds(count: int = 6) -> list[float]:
     """From asking for a sandboxed process with a CUDA context to the loaded candidate."""
-    server, result = ForkServer(), []
+    server, builds, result = ForkServer(), BuildServer(standard_builder(default_root())), []
+    job = EvaluationJob(job_id="", task_id="", task_source="", candidate_source=TRIVIAL, backend="cuda", seed=0)
+    server.wait_ready()
     try:
         for _ in range(count):
-            with tempfile.TemporaryDirectory(prefix="htam-") as scratch:
-                ours, theirs = socket.socketpair()
-                builds, their_builds = socket.socketpair()
-                spec = {"backend": "cuda", "device": 0, "scratch": scratch, "readable": [], "programs": False}
-                start = time.monotonic()
-                fds = [theirs.fileno(), their_builds.fileno()]
-                child = server.spawn("cell", {**spec, "memory_gib": 16.0, "cpu_s": 60.0}, fds)
-                theirs.close()
-                their_builds.close()
-                cell = Cell(Channel(ours), 60.0)
-                cell.start()
-                cell.load(TRIVIAL)
-                result.append(time.monotonic() - start)
-                child.kill()
-                child.wait(10)
-                ours.close()
-                builds.close()
+            start = time.monotonic()
+            process = CellProcess(server, builds, backend="cuda", device=devices_of("cuda")[0], readable=[])
+            process.start()
+            process.admit(job, 60.0)
+            Cell(process.channel, 60.0).load(job.candidate_source)
+            result.append(time.monotonic() - start)
+            process.close()
     finally:
         server.close()
     return [round(seconds, 3) for seconds in result]

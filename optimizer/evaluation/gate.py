@@ -46,6 +46,10 @@ class Gate(Protocol):
         """Stop using the device."""
         ...
 
+    def close(self) -> None:
+        """Leave for good."""
+        ...
+
 
 class OpenGate:
     """For a device that the caller holds already: nothing to wait for."""
@@ -65,6 +69,9 @@ class OpenGate:
         yield
 
     def leave(self) -> None:
+        """See :class:`Gate`."""
+
+    def close(self) -> None:
         """See :class:`Gate`."""
 
 
@@ -114,7 +121,7 @@ class DeviceGate:
         fcntl.flock(self._use, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Leave for good."""
+        """See :class:`Gate`."""
         self._use.close()
         self._turn.close()
 

@@ -93,6 +93,7 @@ class LocalEvaluator:
         """End all processes; the evaluator cannot be used afterwards."""
         if not self._closed:
             self._closed = True
+            self._stages.close()
             self._server.close()
             self._builds.close()
 

@@ -16,6 +16,7 @@ from optimizer.evaluation.cell.kernels import OwnKernels
 from optimizer.evaluation.cell.session import CandidateError, Session
 from optimizer.evaluation.guard.guarded_builder import ROUTE
 from optimizer.evaluation.process.channel import Channel, ChannelClosedError
+from optimizer.evaluation.sandbox.devices import hide_other_devices, show_device
 from optimizer.evaluation.sandbox.enter import Policy, enter
 
 _ERROR_LIMIT = 4000
@@ -25,8 +26,7 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
     """Serve one candidate.
 
     Args:
-        spec: ``backend``, ``device`` (index; None hides the device), ``scratch`` (directory), limits and
-            ``readable`` paths.
+        spec: ``backend``, ``device`` (identity; None hides the device), ``scratch`` (directory), ``readable`` paths.
         fds: the judge's channel and the builder's channel.
     """
     channel, builder = Channel(socket.socket(fileno=fds[0])), RemoteBuilder(socket.socket(fileno=fds[1]))
@@ -35,10 +35,7 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
     interception = install(builder)
     on_device = spec["backend"] == "cuda" and spec["device"] is not None
     with contextlib.suppress(ChannelClosedError):
-        if on_device:
-            channel.receive()  # the judge has the device from now on
-            start_device()
-        layers = enter(_policy(spec))
+        layers = enter(_policy(spec, admission(channel, on_device)))
         session = Session(backend="cuda" if on_device else "cpu", scratch=Path(spec["scratch"]), kernels=kernels)
         while True:
             message, received = channel.receive()
@@ -52,21 +49,49 @@ def run(spec: dict[str, Any], fds: list[int]) -> None:
                 os.close(fd)
 
 
+def admission(channel: Channel, on_device: bool) -> dict[str, Any]:
+    """Wait for what the candidate may do and, on a CUDA device, for leave to start it; return the former.
+
+    A device may be started long before anybody knows which candidate will use it.
+    """
+    waiting = {"start", "policy"} if on_device else {"policy"}
+    policy: dict[str, Any] = {}
+    while waiting:
+        message, _ = channel.receive()
+        waiting.discard(str(message["do"]))
+        if message["do"] == "start":
+            channel.send(_started())
+        else:
+            policy = message
+    return policy
+
+
+def _started() -> dict[str, Any]:
+    try:
+        start_device()
+    except RuntimeError as problem:
+        return {"error": "infra_error", "text": f"the device does not start: {problem}"}
+    return {"started": True}
+
+
 def start_device() -> None:
-    """Create the CUDA context, before the doors close: the driver opens files for it."""
+    """Create the CUDA context, before the doors close: the driver opens files for it. Load what every call needs."""
     import torch
 
-    torch.empty(1, device="cuda")
+    first = torch.zeros(2, device="cuda")
+    first.fill_(1.0)
+    first.copy_(torch.ones(2))
+    torch.cuda.synchronize()
 
 
-def _policy(spec: dict[str, Any]) -> Policy:
-    memory = None if spec["backend"] == "cuda" else int(spec["memory_gib"] * 2**30)
+def _policy(spec: dict[str, Any], admitted: dict[str, Any]) -> Policy:
+    memory = None if spec["backend"] == "cuda" else int(admitted["memory_gib"] * 2**30)
     return Policy(
         scratch=spec["scratch"],
         readable=tuple(spec["readable"]),
-        cpu_s=spec["cpu_s"],
+        cpu_s=admitted["cpu_s"],
         memory_bytes=memory,
-        allow_programs=spec["programs"],
+        allow_programs=admitted["programs"],
     )
 
 
@@ -87,7 +112,9 @@ def settle(spec: dict[str, Any]) -> None:
         CUDA_CACHE_DISABLE="1",
     )
     if spec["backend"] == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "" if spec["device"] is None else str(spec["device"])
+        show_device(spec["device"])
+        with contextlib.suppress(OSError):
+            hide_other_devices(spec["device"] or "")
 
 
 def answer(session: Session, message: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:

@@ -15,6 +15,7 @@ from optimizer.evaluation.cell.parameters import adopt
 from optimizer.evaluation.cell.poison import poisoned
 from optimizer.evaluation.cell.record import recorded_operators
 from optimizer.evaluation.clock import clock_for
+from optimizer.evaluation.device_memory import give_back
 from optimizer.evaluation.process.transport import receiver_for
 from optimizer.evaluation.process.values import split
 
@@ -124,9 +125,11 @@ class Session:
 
     def _hold(self, message: dict[str, Any], fds: list[int]) -> Reply:
         """Keep one more input variant for timing; the first one replaces all before."""
+        if message["first"]:
+            self._variants, self._kept = [], []
+            give_back(self._backend)
         values = self._receiver.unpack(message["values"], fds)
-        kept = [] if message["first"] else self._variants
-        self._variants = [*kept, FreshArguments(values, seed=len(kept))]
+        self._variants.append(FreshArguments(values, seed=len(self._variants)))
         self._clock = self._clock or clock_for(self._backend)
         return {}, []
 

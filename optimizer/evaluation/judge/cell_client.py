@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,7 @@ class Cell:
         timeout_s: limit of one request in seconds.
         pid: of the process; 0 when its CPU time is of no interest.
         output_limit: bytes that one delivery may hold.
+        is_started: whether it has its CUDA device already.
     """
 
     def __init__(
@@ -60,25 +62,44 @@ class Cell:
         pid: int = 0,
         output_limit: int = 1 << 34,
         sender: Sender | None = None,
+        is_started: bool = False,
     ) -> None:
         self._channel = channel
         self._sender = sender or SlabSender()
         self._pid = pid
         self._timeout_s = timeout_s
+        self._is_started = is_started
         self.output_limit = output_limit
         self.build_notes: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Let a process on a CUDA device use it; there is no answer before :meth:`load`'s.
+        """Let a process on a CUDA device use it, and go on meanwhile; :meth:`started` waits for it.
 
         Raises:
             Failure: the process is gone.
         """
+        if self._is_started:
+            return
         try:
             self._channel.send({"do": "start"})
         except ChannelClosedError as problem:
             raise Failure(Outcome.RUNTIME_ERROR, "build", "the candidate's process ended", gone=True) from problem
+
+    def started(self) -> None:
+        """Wait until the process has its device.
+
+        Raises:
+            Failure: it has not got it, which says nothing about the candidate.
+        """
+        if not self._is_started:
+            self._answered("infrastructure")
+            self._is_started = True
+
+    def close(self) -> None:
+        """Hang up, and give the memory back that values travelled through."""
+        self._channel.close()
+        self._sender.close()
 
     def load(self, source: str) -> None:
         """Import the candidate."""
@@ -108,7 +129,7 @@ class Cell:
         """Microseconds, as the candidate's process reports them, of one cold call for each entry."""
         reply, _ = self._request({"do": "time", "order": list(order)})
         samples = reply.get("samples_us")
-        if not isinstance(samples, list) or len(samples) != len(order):
+        if not isinstance(samples, list) or len(samples) != len(order) or not all(map(_is_time, samples)):
             raise Failure(Outcome.REJECTED, "timing", "the candidate's process broke the timing protocol")
         return [float(sample) for sample in samples]
 
@@ -151,6 +172,8 @@ class Cell:
                 raise Failure(Outcome.WRONG_RESULT, "correctness", f"output cannot be read: {problem}") from problem
         known = {"output", "tensors", "inputs"}
         extra = {key: value for key, value in reply.items() if key not in known}
+        if not isinstance(reply.get("output"), dict):
+            raise Failure(Outcome.WRONG_RESULT, "correctness", "output cannot be read: it is not described")
         return Delivery(facts=reply["output"], tensors=tensors, inputs=inputs, extra=extra)
 
     def _request(
@@ -158,6 +181,12 @@ class Cell:
     ) -> tuple[dict[str, Any], list[int]]:
         try:
             self._channel.send(message, fds)
+        except ChannelClosedError as problem:
+            raise Failure(Outcome.RUNTIME_ERROR, stage, "the candidate's process ended", gone=True) from problem
+        return self._answered(stage)
+
+    def _answered(self, stage: str) -> tuple[dict[str, Any], list[int]]:
+        try:
             reply, received = self._channel.receive(self._timeout_s)
         except ChannelTimeoutError as problem:
             raise Failure(
@@ -171,9 +200,21 @@ class Cell:
         if "error" in reply:
             for fd in received:
                 os.close(fd)
-            final = reply.get("final") is True
-            raise Failure(Outcome(str(reply["error"])), stage, str(reply.get("text")), final=final)
+            raise Failure(_outcome(reply), stage, str(reply.get("text")), final=reply.get("final") is True)
         return reply, received
+
+
+def _outcome(reply: dict[str, Any]) -> Outcome:
+    """The verdict that a failing process names; one that names none, or a good one, has been tampered with."""
+    with contextlib.suppress(ValueError):
+        outcome = Outcome(str(reply["error"]))
+        if outcome is not Outcome.CORRECT:
+            return outcome
+    return Outcome.REJECTED
+
+
+def _is_time(sample: object) -> bool:
+    return isinstance(sample, (int, float)) and math.isfinite(sample) and sample > 0
 
 
 def count_tensors(facts: Any) -> int:

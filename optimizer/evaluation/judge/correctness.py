@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from artifacts.outcome import Outcome
+from optimizer.evaluation.device_memory import is_large
 from optimizer.evaluation.judge.cell_client import Cell, Delivery
 from optimizer.evaluation.judge.compare import (
     bounds_of,
@@ -24,8 +25,6 @@ from optimizer.evaluation.judge.trials import Trial, plan
 
 STAGE = "correctness"
 _CONTROLS = frozenset({"zeros", "mean"})
-_LARGE_BYTES = 1 << 32
-"""Of answers on a host."""
 _LARGE_VARIANTS = 2
 """Enough for a draw that the candidate can not foresee, where more would fill the device."""
 
@@ -149,7 +148,7 @@ class Correctness:
         state = delivery.extra.get("state")
         if state:
             raise Failure(Outcome.REJECTED, STAGE, f"the candidate changes global state: {'; '.join(map(str, state))}")
-        return delivery
+        return dataclasses.replace(delivery, inputs=[])  # the answer needs the room
 
     def _compare(
         self, trial: Trial, delivery: Delivery, answer: Answer, bounds: list[Tolerance | None], when: str
@@ -229,14 +228,8 @@ class Correctness:
 
 
 def _is_large(answer: Answer) -> bool:
-    """Whether answers are better computed again than kept: beyond a 32nd of the device."""
-    import torch
-
-    tensors = [*answer.exact_tensors, *answer.native_tensors]
-    room = 32 * _LARGE_BYTES
-    if tensors and tensors[0].is_cuda:
-        room = torch.cuda.get_device_properties(tensors[0].device).total_memory
-    return sum(int(tensor.nbytes) for tensor in tensors) > room // 32
+    """Whether answers are better computed again than kept."""
+    return is_large([*answer.exact_tensors, *answer.native_tensors])
 
 
 def _constant_at_birth(case: Case, name: str, value: Any) -> bool:

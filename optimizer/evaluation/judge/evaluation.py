@@ -14,6 +14,7 @@ from artifacts.outcome import Outcome
 from optimizer.evaluation.baselines import time_baselines
 from optimizer.evaluation.bound import Bound
 from optimizer.evaluation.clock import clock_for
+from optimizer.evaluation.device_memory import give_back, is_large
 from optimizer.evaluation.gate import Gate
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.judge.cell_client import Cell
@@ -27,6 +28,7 @@ from optimizer.evaluation.judge.stopwatch import Stopwatch
 from optimizer.evaluation.judge.task_module import load_task_module
 from optimizer.evaluation.judge.trials import derive_seed
 from optimizer.evaluation.judge.watch import (
+    UNSEEN,
     UnseenInputs,
     clocks_disagree,
     disagree,
@@ -34,12 +36,12 @@ from optimizer.evaluation.judge.watch import (
     timed_outputs_right,
     unseen_cost_the_same,
 )
+from optimizer.evaluation.process.values import split
 from optimizer.evaluation.timing import TimingSettings, compare, time_callable
 
 _SUSPICIOUS = 10.0
 """Speed-ups over eager above this are measured again in a fresh process."""
 _BASELINE_WARMUP_S = 0.03
-_SPARE_BYTES = 4 << 30
 
 
 class Evaluation:
@@ -54,6 +56,8 @@ class Evaluation:
         gate: to the device, which others load and check on meanwhile.
 
     Attributes:
+        backend: of the job.
+        cells: all processes of the candidate and the incumbent so far.
         watch: seconds by stage.
         checks: what was checked and held so far.
         notes: what a reader must know.
@@ -77,7 +81,8 @@ class Evaluation:
         self._folder = folder
         self._gate = gate
         self._settings = timing_settings(job)
-        self._cells = [cell]
+        self.backend = job.backend
+        self.cells = [cell]
         self._load = HostLoad(self._cpu_s)
         self.watch = Stopwatch()
         self.checks: list[str] = []
@@ -132,12 +137,14 @@ class Evaluation:
 
             cell.start()
             torch.cuda.synchronize()
+            cell.started()
 
     def _measured(self, reference: Reference, checked: Checked) -> tuple[Timing, dict[str, Timing], Bound]:
         """All that has to be timed with nobody else on the device, prepared beforehand."""
         case, backend = checked.variants[0].case, self._job.backend
         calls = self._prepare(self._cell, checked)
-        unseen = UnseenInputs(reference, derive_seed(self._job.seed, "unseen"))
+        count = 1 if is_large(split(case.inputs)[1]) else UNSEEN
+        unseen = UnseenInputs(reference, derive_seed(self._job.seed, "unseen"), count)
         work = work_of(case)
         self._pause()
         self.watch.lap("preparation")
@@ -159,11 +166,7 @@ class Evaluation:
     def _pause(self) -> None:
         """Let others time; give memory back that checking needed, where it is enough to matter to the candidate."""
         self._gate.give_way()
-        if self._job.backend == "cuda":
-            import torch
-
-            if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _SPARE_BYTES:
-                torch.cuda.empty_cache()
+        give_back(self.backend)
 
     def _guard_work(self, checked: Checked) -> None:
         case = checked.variants[0].case
@@ -238,13 +241,12 @@ class Evaluation:
 
     def _cpu_s(self) -> float:
         """CPU seconds of this evaluation's processes so far."""
-        return time.process_time() + sum(cell.cpu_s() for cell in self._cells)
+        return time.process_time() + sum(cell.cpu_s() for cell in self.cells)
 
     def _fresh(self, source: str) -> Cell:
         cell = self._more_cells()
-        self._cells.append(cell)
-        if self._job.backend == "cuda":
-            cell.start()
+        self.cells.append(cell)
+        self._start(cell)
         cell.load(source)
         return cell
 

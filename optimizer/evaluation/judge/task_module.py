@@ -13,6 +13,7 @@ from typing import Any
 from artifacts.errors import BadTaskError
 
 REQUIRED = ("Model", "get_inputs")
+MODULE_NAME = "htam_task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ def load_task_module(source: str, folder: Path) -> TaskModule:
     """
     path = folder / "task.py"
     path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("htam_task", path)
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["htam_task"] = module
+    sys.modules[MODULE_NAME] = module
     try:
         spec.loader.exec_module(module)
     except Exception as problem:

@@ -18,7 +18,7 @@ from optimizer.evaluation.judge.reference import Reference
 _BATCH_S = 0.03
 _MOST_CALLS = 2000
 _ATTEMPTS = 5
-_UNSEEN = 3
+UNSEEN = 3
 _SHARE = 0.4
 """A cold-cache time below this share of the warm time seen from outside is a lie, not noise."""
 _LOAD_EXPLAINS = 0.1
@@ -87,22 +87,24 @@ class UnseenInputs:
     Args:
         reference: makes them.
         seed: of the first one.
+        count: how many are looked at together.
     """
 
-    def __init__(self, reference: Reference, seed: int) -> None:
+    def __init__(self, reference: Reference, seed: int, count: int = UNSEEN) -> None:
         self._reference = reference
         self._seed = seed
         self._next = 0
+        self._count = count
         self._ahead = self.draw()
 
     def draw(self) -> list[list[Any]]:
-        """Three inputs never given before."""
-        seeds = range(self._seed + self._next, self._seed + self._next + _UNSEEN)
-        self._next += _UNSEEN
+        """Inputs never given before."""
+        seeds = range(self._seed + self._next, self._seed + self._next + self._count)
+        self._next += self._count
         return [self._reference.inputs(seed) for seed in seeds]
 
     def take(self) -> list[list[Any]]:
-        """Three inputs never given before, at once the first time."""
+        """Inputs never given before, at once the first time."""
         ahead, self._ahead = self._ahead, []
         return ahead or self.draw()
 
@@ -113,9 +115,11 @@ def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str) -> None
     Raises:
         Failure: contents seen before are answered much faster, so answers are kept somewhere.
     """
-    order = list(range(_UNSEEN))
     for _ in range(_ATTEMPTS):
-        cell.hold(unseen.take())
+        fresh = unseen.take()
+        order = list(range(len(fresh)))
+        cell.hold(fresh)
+        del fresh
         first, again = statistics.median(cell.time(order)), statistics.median(cell.time(order))
         if first <= _CACHE_GAIN * again + _HOST_US[backend]:
             return

@@ -76,7 +76,7 @@ class Channel:
             if len(header) < _HEADER or size > _FRAME_LIMIT:
                 raise ChannelClosedError("end of stream" if not header else "frame too large")
             message = json.loads(self._exactly(size))
-        except (TimeoutError, ChannelClosedError, OSError, ValueError) as problem:
+        except (TimeoutError, ChannelClosedError, OSError, ValueError, RecursionError) as problem:
             for fd in fds:
                 os.close(fd)
             if isinstance(problem, TimeoutError):

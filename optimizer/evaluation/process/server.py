@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import selectors
@@ -183,6 +184,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     preload()
+    gc.collect()
+    gc.freeze()  # what the imports made: no child need look at it, nor copy its pages, to collect its own
     control.send({"ready": True})
     Server(control).serve()
 

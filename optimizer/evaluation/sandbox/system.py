@@ -32,6 +32,12 @@ def unshare(flags: int) -> None:
     _checked(int(_libc().unshare(flags)))
 
 
+def mount(source: str | None, target: str, flags: int) -> None:
+    """``mount(2)`` without a file system of its own; ``OSError`` on failure."""
+    given = None if source is None else source.encode()
+    _checked(int(_libc().mount(given, target.encode(), None, ctypes.c_ulong(flags), None)))
+
+
 def drop_capabilities() -> None:
     """Give up every capability of this process; ``OSError`` on failure."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

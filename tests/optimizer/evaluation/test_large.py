@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from optimizer.evaluation import device_memory
 from optimizer.evaluation.judge import correctness, tolerance
 from optimizer.evaluation.judge.correctness import PlainTrial
 from optimizer.evaluation.judge.reference import Reference
@@ -82,7 +83,7 @@ def test_an_answer_that_is_not_kept_is_the_same_when_asked_for_again(
     case = reference.case(Trial(name="t", seed=3))
     first = reference.answer(case)
     assert not correctness._is_large(first)
-    monkeypatch.setattr(correctness, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(device_memory, "_HOST_BYTES", 3200)
     assert correctness._is_large(first)
     trial = PlainTrial(case=case, bounds=[], held=None, ask=lambda: reference.answer(case))
     assert torch.equal(trial.answer.exact_tensors[0], first.exact_tensors[0])
