@@ -64,7 +64,7 @@ llm = "replay:{base}/quick/quick.jsonl"
 evaluator = "pool:{base}/pool"
 steps = 2
 """
-VICTIMS = {"flow": "prefect", "tuning": "flows.leash", "worker": "evaluation.worker"}
+VICTIMS = {"flow": "prefect", "tuning": "pipeline optimize", "worker": "evaluation.worker"}
 PATIENCE_S = 240.0
 LEASE_S = 10.0
 """Two minutes would be most of a compressed round."""

@@ -7,14 +7,15 @@ directory when it is started again.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from artifacts.errors import HtamError
+from flows.leash import leashed
+
+STOP_S = 20.0
+"""A run that is asked to end writes down what it is doing."""
 
 
 def htam(
@@ -33,9 +34,10 @@ def htam(
         TimeoutError: it ran longer than ``timeout_s``.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-P", "-m", "flows.leash", str(os.getpid()), *words]
-    with subprocess.Popen(
-        command,
+    with leashed(
+        "pipeline",
+        words,
+        stop_s=STOP_S,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,30 +45,16 @@ def htam(
         errors="replace",
         env={**os.environ, **(environment or {})},
         cwd=folder,
-        start_new_session=True,
     ) as process:
         try:
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"htam {words[0]} ran longer than {timeout_s:.0f} s") from None
-        finally:
-            _end(process)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ htam {' '.join(words)}\n{out}{err}exit {process.returncode}\n")
     if process.returncode == 0:
-        return out
+        return str(out)
     last = err.strip().splitlines()[-1:] or [f"htam {words[0]} ended with exit code {process.returncode}"]
     if process.returncode < 0:
         raise ConnectionError(f"htam {words[0]} was ended by signal {-process.returncode}; see {log}")
     raise HtamError(last[0].removeprefix("htam: "), f"see {log}")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Leave nothing of the process group behind, whatever ended the wait."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

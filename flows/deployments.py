@@ -1,10 +1,15 @@
-"""Deployments: a flow with its parameters and its schedule, served by one process on one host."""
+"""Deployments: a flow with its parameters and its schedule, known to Prefect's server and run on one host.
+
+``python -m flows.deployments`` serves what :func:`flows.serving.serve` writes to its standard input.
+"""
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,13 +17,25 @@ import prefect
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectAlreadyExists
+from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
 from flows.build_memory import build_memory, rebuild_on_new_logs
 from flows.elsewhere import optimize_one
 from flows.optimize_suite import optimize_suite
+from flows.serving import Deployment
 from flows.transfer_study import transfer_study
 
 FLOWS: Mapping[str, Flow[..., Any]] = {
@@ -29,25 +46,6 @@ FLOWS: Mapping[str, Flow[..., Any]] = {
     "transfer": transfer_study,
 }
 """Flows that a settings file may name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """One flow to serve.
-
-    Attributes:
-        flow: key of :data:`FLOWS`.
-        work_pool: whose workers run it; empty for this process.
-        cron: five fields, in UTC; ``every_s``: seconds between runs. Both empty: on demand only.
-    """
-
-    name: str
-    flow: str
-    parameters: Mapping[str, Any]
-    cron: str = ""
-    every_s: float = 0.0
-    work_pool: str = ""
-    tags: tuple[str, ...] = ()
 
 
 def deployment(item: Deployment) -> RunnerDeployment:
@@ -64,17 +62,41 @@ def deployment(item: Deployment) -> RunnerDeployment:
     return made
 
 
-def serve(items: Sequence[Deployment], *, parallel: int) -> None:
-    """Serve until interrupted, at most ``parallel`` flow runs at a time; work pools are left to their workers."""
-    for item in items:
-        if item.work_pool:
-            hand_over(item)
-    here = [deployment(item) for item in items if not item.work_pool]
-    prefect.serve(*here, limit=parallel, print_starting_message=False)
-
-
 def hand_over(item: Deployment) -> None:
     """Make ``item`` known to the workers of its pool, which is made when it is not there."""
     with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=item.work_pool, type="process"))
     deployment(item).apply()
+
+
+def settle_lost(names: Sequence[str]) -> int:
+    """Set what an earlier service of the deployments ``names`` left unfinished to crashed, and return how many runs."""
+    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING]))
+    page: dict[str, Any] = {"sort": FlowRunSort.START_TIME_DESC, "limit": 200}  # the server wants both
+    with get_client(sync_client=True) as client:
+        ours = DeploymentFilter(name=DeploymentFilterName(any_=list(names)))
+        lost = client.read_flow_runs(deployment_filter=ours, flow_run_filter=FlowRunFilter(state=unfinished), **page)
+        parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in lost])
+        children = FlowRunFilter(state=unfinished, parent_flow_run_id=parents)
+        lost += client.read_flow_runs(flow_run_filter=children, **page)
+        for run in lost:
+            client.set_flow_run_state(run.id, Crashed(message="htam serve was ended"), force=True)
+    return len(lost)
+
+
+def main() -> None:
+    """Serve until SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+    order = json.load(sys.stdin)
+    items = [Deployment(**item) for item in order["items"]]
+    for item in items:
+        if item.work_pool:
+            hand_over(item)
+    here = [item for item in items if not item.work_pool]
+    if order["alone"]:
+        settle_lost([item.name for item in here])
+    prefect.serve(*map(deployment, here), limit=order["parallel"], print_starting_message=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from artifacts.errors import UnavailableError
+from flows.leash import leashed
 
 START_S = 120.0
-STOP_S = 20.0
+STOP_S = 5.0
 
 
 @contextmanager
@@ -32,16 +32,15 @@ def running(home: Path, *, port: int) -> Iterator[str]:
     """
     home.mkdir(parents=True, exist_ok=True)
     url = address(port)
-    command = [sys.executable, "-P", "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    words = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(home.absolute()), "PREFECT_UI_API_URL": url}  # else its pages ask port 4200
-    with (home / "server.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
+    with (
+        (home / "server.log").open("ab") as log,
+        leashed("prefect", words, stop_s=STOP_S, stdout=log, stderr=log, env=environment) as process,
+    ):
         _wait(process, url, home)
         yield url
-    finally:
-        _stop(process)
 
 
 def address(port: int) -> str:
@@ -57,7 +56,7 @@ def free_port() -> int:
         return port
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, home: Path) -> None:
+def _wait(process: subprocess.Popen[Any], url: str, home: Path) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
         with (
@@ -67,14 +66,3 @@ def _wait(process: subprocess.Popen[bytes], url: str, home: Path) -> None:
             return
         time.sleep(0.2)
     raise UnavailableError("the Prefect server did not start", f"see {home / 'server.log'}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and its children: they are a process group of their own."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

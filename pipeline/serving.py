@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from artifacts.errors import BadInputError
 from flows.notice import keep
 from flows.server import address, free_port, running
+from flows.serving import Deployment
+from flows.serving import serve as serve_deployments
 from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, TransferJob, problems, read_settings
-
-if TYPE_CHECKING:
-    from flows.deployments import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,7 @@ def when(job: Job) -> str:
 
 
 def deployments(settings: TeamSettings) -> list[Deployment]:
-    """What to serve; needs Prefect."""
-    from flows.deployments import Deployment
-
+    """What to serve."""
     return [
         Deployment(name=job.name, flow=flow, parameters=parameters, cron=job.cron, every_s=job.every_s, tags=(flow,))
         for job in settings.jobs
@@ -105,6 +103,7 @@ def placed(path: Path) -> Place:
     """Tell Prefect where its server is or will be: it reads that once, when it is first imported."""
     service = read_settings(path).service
     home = Path(service.work) / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home.absolute()))
     given = service.server or os.environ.get("PREFECT_API_URL", "")
     port = 0 if given else service.port or free_port()
@@ -113,15 +112,15 @@ def placed(path: Path) -> Place:
 
 
 def serve(jobs: Jobs, place: Place, announce: Callable[[str], Any]) -> None:
-    """Serve until interrupted."""
+    """Serve until interrupted; ends within seconds of SIGINT or SIGTERM and leaves no process behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep(jobs.settings.notify)
-    with _server(place, announce):
-        from flows.deployments import serve as serve_all
-
+    with suppress(KeyboardInterrupt), _server(place, announce):
         for line in jobs.lines():
             announce(line)
         announce(f"pages and on-demand runs: {place.url.removesuffix('/api')}; stop with Ctrl-C")
-        serve_all(deployments(jobs.settings), parallel=jobs.settings.service.parallel)
+        parallel = jobs.settings.service.parallel
+        serve_deployments(deployments(jobs.settings), parallel=parallel, alone=place.port > 0)
 
 
 @contextmanager

@@ -205,9 +205,9 @@ def _store_problem(where: str, store: str) -> Iterator[str]:
 
 
 def _cron_problem(name: str, cron: str) -> Iterator[str]:
-    from prefect.client.schemas.schedules import CronSchedule
-
     if cron:
+        from prefect.client.schemas.schedules import CronSchedule
+
         try:
             CronSchedule(cron=cron)
         except ValueError:

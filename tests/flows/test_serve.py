@@ -4,10 +4,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from artifacts.memory.store import MemoryStore
+from flows.leash import leashed
 
 SETTINGS = """
 [service]
@@ -23,21 +25,23 @@ every_s = 5
 """
 
 
-def processes_that_mention(text: str) -> list[str]:
-    """Command lines of the living processes with ``text`` among their words or in their environment."""
-    found = []
+def processes_that_mention(text: str) -> dict[int, str]:
+    """Words of the living processes with ``text`` among them or in their environment."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes()
             if int(folder.name) != os.getpid() and text.encode() in words + (folder / "environ").read_bytes():
-                found.append(words.replace(b"\0", b" ").decode())
+                found[int(folder.name)] = words.replace(b"\0", b" ").decode()
         except OSError:
             continue
     return found
 
 
 @pytest.mark.timeout(280)
-def test_a_served_rebuild_fires_on_schedule_and_leaves_no_process_behind(runs: Path, tmp_path: Path) -> None:
+def test_a_served_rebuild_fires_on_schedule_and_its_service_ends_though_the_server_hangs(
+    runs: Path, tmp_path: Path
+) -> None:
     settings = tmp_path / "team.toml"
     settings.write_text(SETTINGS.format(base=tmp_path, runs=runs))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -50,8 +54,48 @@ def test_a_served_rebuild_fires_on_schedule_and_leaves_no_process_behind(runs: P
             while store.tagged("team", "latest") is None and served.poll() is None and time.monotonic() < end:
                 time.sleep(0.5)
             assert store.tagged("team", "latest"), (tmp_path / "serve.log").read_text()[-3000:]
-            assert processes_that_mention(str(tmp_path))
+            (server,) = (
+                pid for pid, words in processes_that_mention(str(tmp_path)).items() if "prefect server start" in words
+            )
+            os.kill(server, signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
         finally:
             served.send_signal(signal.SIGINT)
-            served.wait(150)  # a run that has just begun is ended first, and two cores may be busy
-    assert processes_that_mention(str(tmp_path)) == []
+            served.wait(30)
+    assert processes_that_mention(str(tmp_path)) == {}
+
+
+def test_what_does_not_listen_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    (tmp_path / "stubborn.py").write_text(
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '600'], env={'MARK': sys.argv[1]})\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    options: dict[str, Any] = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "stdout": subprocess.PIPE, "text": True}
+    with leashed("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert len(processes_that_mention(str(tmp_path))) == 2
+    assert process.returncode == -signal.SIGKILL
+    end = time.monotonic() + 30
+    while processes_that_mention(str(tmp_path)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert processes_that_mention(str(tmp_path)) == {}
+
+
+def test_what_a_service_that_was_killed_left_running_is_set_to_crashed() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.states import Running
+
+    from flows.deployments import deployment, settle_lost
+    from flows.serving import Deployment
+
+    with get_client(sync_client=True) as client:
+        runs = {}
+        for name in ("ours", "another"):
+            known = deployment(Deployment(name=name, flow="transfer", parameters={"study": "s.toml"})).apply()
+            runs[name] = client.create_flow_run_from_deployment(known, state=Running()).id  # type: ignore[arg-type]
+        assert settle_lost(["ours"]) == 1
+        states = {name: client.read_flow_run(run).state for name, run in runs.items()}
+    assert {name: state.name for name, state in states.items() if state} == {"ours": "Crashed", "another": "Running"}

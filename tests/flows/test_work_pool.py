@@ -23,8 +23,9 @@ CASSETTE = ROOT / "examples/cassettes/demo.jsonl"
 SUITE = """
 import json, sys
 from flows import engine
-from flows.deployments import Deployment, hand_over
+from flows.deployments import hand_over
 from flows.optimize_suite import optimize_suite
+from flows.serving import Deployment
 
 given = json.loads(sys.argv[1])
 hand_over(Deployment(name="gpus", flow="optimize-one", parameters={}, work_pool="gpus"))
