@@ -72,7 +72,8 @@ def test_what_does_not_listen_is_killed_with_all_it_started(tmp_path: Path) -> N
         "print('ready', flush=True)\n"
         "time.sleep(600)\n"
     )
-    options: dict[str, Any] = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    options: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "text": True}
     with leashed("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
