@@ -1,4 +1,4 @@
-"""Our side of ``benchmarks/evaluation.py``: throughput with empty and full caches, latency, several devices."""
+"""Our side of ``benchmarks/evaluation.py``: throughput with empty and full caches, latency."""
 
 from __future__ import annotations
 
@@ -48,16 +48,9 @@ def evaluate_ours(chosen: list[BenchmarkCandidate], cache: Path, arguments: argp
     """Verdicts, seconds and candidates per hour of our evaluator."""
     from optimizer.evaluation.local import LocalEvaluator, LocalSettings
 
-    settings = EvaluationSettings(seeds=CORRECTNESS_TRIALS, max_samples=TIMING_TRIALS, min_samples=TIMING_TRIALS)
-    jobs = [
-        EvaluationJob(
-            job_id=c.name, task_id=c.name, task_source=c.task, candidate_source=c.source, backend="cuda", seed=7,
-            settings=settings,
-        )
-        for c in chosen
-    ]  # fmt: skip
+    jobs = jobs_of(chosen)
     start = time.monotonic()
-    evaluator = LocalEvaluator(settings=LocalSettings(devices=arguments.devices, cache=cache))
+    evaluator = LocalEvaluator(settings=LocalSettings(cache=cache))
     rows: dict[str, Any] = {}
     for name, measurement in evaluator.evaluate(jobs):
         rows[name] = {
@@ -74,6 +67,18 @@ def evaluate_ours(chosen: list[BenchmarkCandidate], cache: Path, arguments: argp
     evaluator.close()
     found = {"candidates": len(jobs), "seconds": time.monotonic() - start, "rows": rows, **rate(len(jobs), start)}
     return {**found, "stages_s": mean_stages(rows)}
+
+
+def jobs_of(chosen: list[BenchmarkCandidate]) -> list[EvaluationJob]:
+    """A job each, with the numbers of trials of both sides."""
+    settings = EvaluationSettings(seeds=CORRECTNESS_TRIALS, max_samples=TIMING_TRIALS, min_samples=TIMING_TRIALS)
+    return [
+        EvaluationJob(
+            job_id=c.name, task_id=c.name, task_source=c.task, candidate_source=c.source, backend="cuda", seed=7,
+            settings=settings,
+        )
+        for c in chosen
+    ]  # fmt: skip
 
 
 def mean_stages(rows: dict[str, Any]) -> dict[str, float]:
@@ -109,22 +114,3 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
 def rate(count: int, start: float) -> dict[str, float]:
     """Candidates per hour since ``start``."""
     return {"per_hour": round(count * 3600 / (time.monotonic() - start), 1)}
-
-
-def devices(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Throughput with one device and with all of them, builds cached beforehand."""
-    import torch
-
-    cache = Path(arguments.scratch) / "ours"
-    chosen = [c for c in candidates() if c.expected == "correct"] * 2
-    named = [
-        BenchmarkCandidate(name=f"{c.name}_{i}", kind=c.kind, expected=c.expected, task=c.task, source=c.source)
-        for i, c in enumerate(chosen)
-    ]
-    evaluate_ours(chosen[: len(chosen) // 2], cache, arguments)
-    found: dict[str, Any] = {}
-    for count in (1, torch.cuda.device_count()):
-        arguments.devices = tuple(range(count))
-        found[str(count)] = evaluate_ours(named, cache, arguments)
-    counts = sorted(found, key=int)
-    return {**found, "gain": found[counts[-1]]["per_hour"] / found[counts[0]]["per_hour"]}

@@ -49,10 +49,10 @@ def row(measurement: Measurement, at_s: float, stages: dict[str, float]) -> dict
     }
 
 
-def run(checkouts: list[Path], *, everything: bool) -> dict[str, Any]:
+def run(checkouts: list[Path], *, everything: bool, match: str = "") -> dict[str, Any]:
     """Judge all tasks that have a candidate; prints as they come."""
     tasks = {task.ref.task_id: task for task in load_tasks(checkouts)}
-    chosen = [name for name in tasks if name in CANDIDATES and (everything or name not in LARGE)]
+    chosen = [name for name in tasks if name in CANDIDATES and match in name and (everything or name not in LARGE)]
     jobs = [
         EvaluationJob(
             job_id=name,
@@ -92,10 +92,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--match", default="", help="only tasks with this in their names")
     folder = Path(os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     parser.add_argument("--out", type=Path, default=folder / "suites.json")
     options = parser.parse_args()
-    result = run(options.checkouts, everything=options.all)
+    result = run(options.checkouts, everything=options.all, match=options.match)
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     correct = sum(found["outcome"] == "correct" for found in result["rows"].values())
     print(f"{correct} of {result['judged']} correct in {result['seconds']} s; written to {options.out.name}")

@@ -106,7 +106,8 @@ class Judging:
                 waits = bool(message["waits"])
             elif "want" in message:
                 cells.append(stack.enter_context(self.cell(job, device, spare_wait_s=spare_wait_s)))
-                judge.channel.send(_known(cells[-1]), [cells[-1].channel.fileno()])
+                with contextlib.suppress(ChannelClosedError):  # the next message says how it ended
+                    judge.channel.send(_known(cells[-1]), [cells[-1].channel.fileno()])
             else:
                 return self._settled(message, judge, cells, job, watch)
         return Measurement(

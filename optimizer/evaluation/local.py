@@ -162,7 +162,7 @@ class _Batch:
         self._ready: dict[str, queue.Queue[tuple[EvaluationJob, Built] | None]] = {
             backend: queue.Queue() for backend in devices
         }
-        self._done: queue.Queue[tuple[str, Measurement]] = queue.Queue()
+        self._done: queue.Queue[tuple[str, Measurement] | Exception] = queue.Queue()
 
     def run(self, jobs: list[EvaluationJob], workers: int) -> Iterator[tuple[str, Measurement]]:
         """Evaluate; those that need no compiler go first, so that a device is not idle while others build."""
@@ -177,14 +177,27 @@ class _Batch:
             for job in sorted(jobs, key=lambda job: "cpp_extension" in job.candidate_source):
                 pool.submit(self._build, job)
             for _ in jobs:
-                yield self._done.get()
+                yield self._next_result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for backend, count in measurers.items():
                 for _ in range(count):
                     self._ready[backend].put(None)
 
+    def _next_result(self) -> tuple[str, Measurement]:
+        """Wait for one; an error of a thread is raised here, where somebody sees it."""
+        result = self._done.get()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
     def _build(self, job: EvaluationJob) -> None:
+        try:
+            self._build_one(job)
+        except Exception as problem:  # noqa: BLE001 - raised again by the thread that waits
+            self._done.put(problem)
+
+    def _build_one(self, job: EvaluationJob) -> None:
         device = self._devices[job.backend][0]
         try:
             with self._quiet.building():
@@ -198,13 +211,18 @@ class _Batch:
 
     def _measure_all(self, backend: str) -> None:
         while (item := self._ready[backend].get()) is not None:
-            job, built = item
-            with self._seats.seat(self._devices[backend]) as device:
-                measurement = self._measured(job, device, built, alone=False)
-            if crowded(measurement) and device.backend == "cuda":
-                with self._seats.whole(device):
-                    measurement = self._measured(job, device, built, alone=True)
-            self._done.put((job.job_id, measurement))
+            try:
+                self._measure_one(backend, *item)
+            except Exception as problem:  # noqa: BLE001 - raised again by the thread that waits
+                self._done.put(problem)
+
+    def _measure_one(self, backend: str, job: EvaluationJob, built: Built) -> None:
+        with self._seats.seat(self._devices[backend]) as device:
+            measurement = self._measured(job, device, built, alone=False)
+        if crowded(measurement) and device.backend == "cuda":
+            with self._seats.whole(device):
+                measurement = self._measured(job, device, built, alone=True)
+        self._done.put((job.job_id, measurement))
 
     def _measured(self, job: EvaluationJob, device: Device, built: Built, *, alone: bool) -> Measurement:
         try:

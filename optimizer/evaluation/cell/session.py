@@ -14,7 +14,7 @@ from optimizer.evaluation.cell.module import import_candidate
 from optimizer.evaluation.cell.parameters import adopt
 from optimizer.evaluation.cell.poison import poisoned
 from optimizer.evaluation.cell.record import recorded_operators
-from optimizer.evaluation.clock import clock_for
+from optimizer.evaluation.clock import clock_for, lingering_us
 from optimizer.evaluation.device_memory import give_back
 from optimizer.evaluation.process.transport import receiver_for
 from optimizer.evaluation.process.values import split
@@ -60,6 +60,7 @@ class Session:
             "time": self._time,
             "run": self._run,
             "fetch": self._fetch,
+            "linger": self._linger,
         }
 
     def handle(self, message: dict[str, Any], fds: list[int]) -> Reply:
@@ -147,6 +148,12 @@ class Session:
             calls[turn % len(calls)]()
         self._synchronise()
         return {}, []
+
+    def _linger(self, message: dict[str, Any], _fds: list[int]) -> Reply:
+        """Microseconds for which the device is busy after calls that are over, and after no call."""
+        calls = [lingering_us(self._prepared(index)()) for index in message["order"]]
+        nothing = [lingering_us(lambda: None) for _ in message["order"]]
+        return {"calls_us": calls, "nothing_us": nothing}, []
 
     def _prepared(self, index: int) -> Callable[[], Callable[[], object]]:
         def prepare() -> Callable[[], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -32,7 +33,9 @@ _WORDS = {
     r"module_::import)|\bimport\s*\(",
     "stream": r"\bcudaStream(?:Create|Destroy|BeginCapture|EndCapture|AddCallback|WaitEvent|SetAttribute|"
     r"UpdateCaptureDependencies)\w*|\bcuStream(?!_t\b)\w+|\bcudaLaunchHostFunc\w*|getStreamFromPool|CUDAStreamGuard|"
-    r"CUDAMultiStreamGuard|setCurrentCUDAStream|getDefaultCUDAStream|getStreamFromExternal",
+    r"CUDAMultiStreamGuard|setCurrentCUDAStream|getDefaultCUDAStream|getStreamFromExternal|cudaStreamPerThread|"
+    r"CU_STREAM_PER_THREAD|cudaStreamNonBlocking|\(\s*(?:cudaStream_t|CUstream)\s*\)\s*(?:0[xX])?0*[1-9]|"
+    r"\b(?:reinterpret|static|bit)_cast\s*<\s*(?:cudaStream_t|CUstream)\s*>",
     "graph": r"\bcudaGraph\w*|\bcuGraph\w*|CUDAGraph",
     "timer": r"\bcudaEvent\w*|\bcuEvent\w*|CUDAEvent|std\s*::\s*(?:chrono|this_thread)",
     "state": r"\bcudaDevice(?:SetLimit|Reset|SetCacheConfig|SetSharedMemConfig|SetMemPool)\w*|\bcudaSetDeviceFlags|"
@@ -42,10 +45,14 @@ _WORDS = {
     "library": r"\bcublas\w*|\bcudnn\w*|\bcusparse\w*|\bcusolver\w*|\bmkl_\w+|\bcblas_\w+|\bdnnl\w*",
     "dispatcher": r"\bat\s*::\s*(?:native|cpu|meta|_ops|redispatch|compositeexplicit\w*|compositeimplicit\w*)\b|"
     r"AutoDispatchBelow\w*|ExcludeDispatchKey\w*|IncludeDispatchKey\w*|PythonDispatcher\w*|"
-    r"ForceDispatchKey\w*|TorchDispatchMode\w*|PythonTLS\w*|impl\s*::\s*tls_",
+    r"ForceDispatchKey\w*|TorchDispatchMode\w*|PythonTLS\w*|impl\s*::\s*tls_|ThreadLocalState\w*",
     "constructor": r"\b(?:constructor|destructor|ifunc|weakref)\b\s*(?:\(|\))|\binit_array\b|\bLD_PRELOAD\b",
     "preprocessor": r"#\s*(?:embed|include_next|import|line)\b|\b__has_embed\b",
 }
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b[^\n]*", re.MULTILINE)
+_PASTING = re.compile(r"^[ \t]*#[ \t]*define\b[^\n]*##(?!\s*__VA_ARGS__)[^\n]*", re.MULTILINE)
+_MOST_PIECES = 200
+"""Of which every pair is looked at."""
 _NOTED = frozenset({"pasting"})
 """Rules that only inform."""
 _AT_CUDA = re.compile(
@@ -133,6 +140,24 @@ def _literals(text: CppText) -> Iterator[tuple[str, str, int]]:
 
 
 def _macros(text: CppText) -> Iterator[tuple[str, str, int]]:
-    """Token pasting could spell any name."""
-    for match in re.finditer(r"^[ \t]*#[ \t]*define\b[^\n]*##(?!\s*__VA_ARGS__)[^\n]*", text.code, re.MULTILINE):
+    """Token pasting can spell any name: refused when its pieces make a forbidden one, else noted."""
+    pasting = list(_PASTING.finditer(text.code))
+    if not pasting:
+        return
+    pieces = _pieces(text.code)
+    for name in ("".join(pair) for pair in itertools.permutations(pieces, 2)):
+        for rule, pattern in _FORBIDDEN:
+            if pattern.search(name + "("):
+                yield rule, f"{name}, put together by token pasting, is not allowed", pasting[0].start()
+                return
+    for match in pasting:
         yield "pasting", "token pasting (##) hides names from the guard", match.start()
+
+
+def _pieces(code: str) -> list[str]:
+    """Words of macros' bodies and of what they are called with, themselves harmless."""
+    functions = "|".join(set(re.findall(r"#[ \t]*define[ \t]+(\w+)\(", code))) or "$^"
+    texts = [match.group() for match in _DEFINE.finditer(code)]
+    texts += [match[1] for match in re.finditer(rf"\b(?:{functions})\s*\(([^;{{}}]*)", code)]
+    words = dict.fromkeys(word for text in texts for word in re.findall(r"\w+", text))
+    return list(words)[:_MOST_PIECES]

@@ -128,10 +128,13 @@ class Cell:
     def time(self, order: Sequence[int]) -> list[float]:
         """Microseconds, as the candidate's process reports them, of one cold call for each entry."""
         reply, _ = self._request({"do": "time", "order": list(order)})
-        samples = reply.get("samples_us")
-        if not isinstance(samples, list) or len(samples) != len(order) or not all(map(_is_time, samples)):
-            raise Failure(Outcome.REJECTED, "timing", "the candidate's process broke the timing protocol")
-        return [float(sample) for sample in samples]
+        return _times(reply, "samples_us", len(order))
+
+    def linger(self, order: Sequence[int]) -> float:
+        """Least microseconds that the device goes on after one of the calls, beyond what it does after none."""
+        reply, _ = self._request({"do": "linger", "order": list(order)})
+        calls, nothing = (_times(reply, name, len(order)) for name in ("calls_us", "nothing_us"))
+        return min(calls) - min(nothing)
 
     def run(self, order: Sequence[int], count: int) -> tuple[float, float]:
         """Wall and CPU seconds, both as the judge sees them, for ``count`` back-to-back calls."""
@@ -211,6 +214,13 @@ def _outcome(reply: dict[str, Any]) -> Outcome:
         if outcome is not Outcome.CORRECT:
             return outcome
     return Outcome.REJECTED
+
+
+def _times(reply: dict[str, Any], name: str, count: int) -> list[float]:
+    times = reply.get(name)
+    if not isinstance(times, list) or len(times) != count or not all(map(_is_time, times)):
+        raise Failure(Outcome.REJECTED, "timing", "the candidate's process broke the timing protocol")
+    return [float(each) for each in times]
 
 
 def _is_time(sample: object) -> bool:

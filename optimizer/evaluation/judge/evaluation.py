@@ -30,6 +30,7 @@ from optimizer.evaluation.judge.trials import derive_seed
 from optimizer.evaluation.judge.watch import (
     UNSEEN,
     UnseenInputs,
+    all_work_is_timed,
     clocks_disagree,
     disagree,
     seen_from_outside,
@@ -195,6 +196,8 @@ class Evaluation:
         timed_outputs_right(cell, checked.variants, backend)
         seen_from_outside(cell, len(checked.variants), timing, backend, self._load.is_busy)
         timed_outputs_right(cell, checked.variants, backend)
+        if backend == "cuda":
+            all_work_is_timed(cell, len(checked.variants), timing)
         self.checks.append("timed outputs right, time plausible from outside")
         return timing
 

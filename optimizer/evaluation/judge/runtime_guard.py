@@ -18,6 +18,8 @@ _SHARE = 0.5
 """Torch does a family's work when it goes through this share of the elements that the reference does."""
 
 _MATMUL = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "ger", "addr"}
+_CONTRACTION = "products of matrices"
+"""Family of matrix products and convolutions: one can be written as the other."""
 _MOVES = {
     "alias", "as_strided", "broadcast_to", "chunk", "clone", "contiguous", "copy", "detach", "empty", "empty_like",
     "empty_strided", "expand", "fill", "flatten", "full", "full_like", "item", "lift_fresh", "movedim", "narrow",
@@ -48,8 +50,7 @@ def does_the_work(reference: Sequence[Operator], candidate: Sequence[Operator]) 
         return None
     if all(left[family] >= _SHARE * work for family, work in asked.items()):
         raise _rejected("fallback", f"torch operators do all of the reference's work: {', '.join(sorted(asked))}")
-    heavy = {"matmul", "convolution"}
-    if not heavy & asked.keys() and left.total() >= asked.total():
+    if _CONTRACTION not in asked and left.total() >= asked.total():
         raise _rejected("fallback", f"torch operators do as much work as in the reference: {', '.join(sorted(left))}")
     return GuardFinding(
         rule="torch_operators", message=f"part of the work is left to torch: {', '.join(sorted(left))}", fatal=False
@@ -96,9 +97,7 @@ def _family(operator: Operator) -> str:
     name = operator.name.removesuffix("_")
     if name in _MOVES or operator.work <= 1:
         return ""
-    if name in _MATMUL:
-        return "matmul"
-    return "convolution" if "conv" in name else name
+    return _CONTRACTION if name in _MATMUL or "conv" in name else name
 
 
 def _rejected(rule: str, message: str) -> Failure:

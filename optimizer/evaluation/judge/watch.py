@@ -19,6 +19,9 @@ _BATCH_S = 0.03
 _MOST_CALLS = 2000
 _ATTEMPTS = 5
 UNSEEN = 3
+_LINGERING_CALLS = 10
+_LINGER_US = 10.0
+_LINGER_SHARE = 0.3
 _SHARE = 0.4
 """A cold-cache time below this share of the warm time seen from outside is a lie, not noise."""
 _LOAD_EXPLAINS = 0.1
@@ -52,6 +55,18 @@ def seen_from_outside(cell: Cell, variants: int, timing: Timing, backend: str, b
             return least
     message = f"the candidate's process reports {timing.median_us:.1f} µs a call, the judge sees {least:.1f} µs"
     raise clocks_disagree("clock", message, timing.median_us / least, backend, busy)
+
+
+def all_work_is_timed(cell: Cell, variants: int, timing: Timing) -> None:
+    """See that a CUDA device rests when the stream on which calls are timed does.
+
+    Raises:
+        Failure: it goes on, every time: part of the work runs where no event sees it.
+    """
+    late = cell.linger([call % variants for call in range(_LINGERING_CALLS)])
+    if late > max(_LINGER_US, _LINGER_SHARE * timing.median_us):
+        message = f"the device works for {late:.1f} µs after the timed stream has finished"
+        raise Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule="stream", message=message),))
 
 
 def clocks_disagree(rule: str, message: str, ratio: float, backend: str, busy: Callable[[], bool]) -> Failure:
