@@ -24,7 +24,7 @@ class EngineSettings:
     """Which task runner carries the mapped tasks.
 
     Attributes:
-        runner: one of :data:`RUNNERS`; ``dask`` needs the extra of that name, ``ray`` prefect-ray.
+        runner: one of :data:`RUNNERS`; ``dask`` needs the extra of that name, ``ray`` that one.
         workers: parallel tasks here, or worker processes of a local cluster; 0 means one a core.
         address: of an existing Dask scheduler or Ray head; empty starts a local cluster.
     """
@@ -65,8 +65,11 @@ def _cluster(settings: EngineSettings) -> TaskRunner[Any]:
     except ImportError as missing:
         raise UnavailableError(f"runner {settings.runner} needs {package}", f"pip install {package}") from missing
     if settings.runner == "ray":
-        runner: TaskRunner[Any] = module.RayTaskRunner(address=settings.address or None)
-        return runner
+        here = {"num_cpus": settings.parallel, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        ray: TaskRunner[Any] = module.RayTaskRunner(
+            address=settings.address or None, init_kwargs=None if settings.address else here
+        )
+        return ray
     # Dask serves its status page whatever is asked; without a port of its own two clusters of one host want the same.
     local = {"n_workers": settings.parallel, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     dask: TaskRunner[Any] = module.DaskTaskRunner(

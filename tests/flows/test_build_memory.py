@@ -54,11 +54,13 @@ def test_the_same_logs_give_the_same_version_whatever_is_remembered(runs: Path, 
     assert build(runs, tmp_path) == build(runs, tmp_path) == build(runs, tmp_path, work="fresh")
 
 
-def test_two_dask_worker_processes_give_the_bytes_of_a_local_build(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runner", ["dask", "ray"])
+def test_two_worker_processes_give_the_bytes_of_a_local_build(runner: str, runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip(f"prefect_{runner}", reason="an engine that nothing else here needs")
     local = build(runs, tmp_path / "local")
-    spread = build(runs, tmp_path / "dask", runner="dask")
+    spread = build(runs, tmp_path / runner, runner=runner)
     assert spread == local
-    assert bytes_of(tmp_path / "dask", spread) == bytes_of(tmp_path / "local", local)
+    assert bytes_of(tmp_path / runner, spread) == bytes_of(tmp_path / "local", local)
 
 
 def test_a_build_that_broke_off_goes_on_with_what_was_read(

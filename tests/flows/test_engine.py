@@ -1,7 +1,10 @@
 import contextlib
 import os
 import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,11 +33,25 @@ def test_an_unknown_runner_is_refused_with_the_known_ones() -> None:
         EngineSettings(runner="slurm")
 
 
-def test_a_runner_whose_package_is_missing_says_what_to_install() -> None:
+def test_a_runner_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.engine import EngineSettings, task_runner
 
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
     with pytest.raises(UnavailableError, match="pip install prefect_ray"):
         task_runner(EngineSettings(runner="ray"))
+
+
+def test_a_local_ray_cluster_stays_on_loopback_without_pages_or_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.engine import EngineSettings, task_runner
+
+    stand_in = SimpleNamespace(RayTaskRunner=lambda **given: given)
+    monkeypatch.setitem(sys.modules, "prefect_ray", stand_in)
+    local: Any = task_runner(EngineSettings(runner="ray", workers=2))
+    assert local["address"] is None
+    assert local["init_kwargs"] == {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    there: Any = task_runner(EngineSettings(runner="ray", address="ray://head:10001"))
+    assert there == {"address": "ray://head:10001", "init_kwargs": None}
 
 
 @pytest.mark.parametrize(
