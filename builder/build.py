@@ -37,7 +37,7 @@ class BuildSettings:
         cache: folder for drafted logs and text vectors; None remembers nothing.
         replay: judge the memory by replay and write the figures into its manifest.
         refine: language model that rewrites texts written from code differences; empty for none.
-        workers: processes that read and describe logs.
+        workers: processes that read and describe logs, and look for terms in their texts.
         refine_url: its OpenAI-compatible endpoint; None for the library's default.
     """
 
@@ -119,7 +119,7 @@ def group(drafts: pa.Table, embedder: Embedder, settings: BuildSettings) -> Labe
     """Directions and strategies of the drafts."""
     if settings.cache is not None:
         embedder = CachedEmbedder(inner=embedder, path=settings.cache / "vectors.sqlite")
-    return grouped(drafts, embedder, settings.cluster)
+    return grouped(drafts, embedder, settings.cluster, settings.workers)
 
 
 def link(

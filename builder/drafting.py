@@ -40,6 +40,7 @@ SIDE = b"htam"
 PACKAGES = (artifacts.features, builder.describe, builder.glossary, builder.link, builder.logs)
 MODULES = (artifacts.memory.records, artifacts.memory.tables, builder.trust)
 """What decides how a log's drafts look, beside the files at the root of ``artifacts``."""
+MOST_NEIGHBOURS = 16
 SOURCES = (".py", ".toml", ".txt")
 
 
@@ -100,7 +101,15 @@ def draft_logs(
     # Not forked: libraries that are loaded here may hold threads and locks.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(logs)), context, _collect_rarely) as pool:
-        yield from pool.map(draft, logs)
+        yield from pool.map(draft, logs, chunksize=neighbours(len(logs), workers))
+
+
+def neighbours(logs: int, workers: int) -> int:
+    """How many logs in a row go to the same process: neighbours share sources, which a process reads but once.
+
+    At least eight lots a process, so that none waits long for the others at the end.
+    """
+    return max(1, min(MOST_NEIGHBOURS, logs // (8 * workers)))
 
 
 def _collect_rarely() -> None:

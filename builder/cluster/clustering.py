@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from builder.cluster.graph import NONE, Labels, assign, centres, communities
 from builder.cluster.naming import found_strategy
 from builder.cluster.record import UNCLASSIFIED, Action, Assignment, Clustering, DirectionNode, StrategyNode
-from builder.cluster.scoring import Represented, feature_scores, prototypes, represent
+from builder.cluster.scoring import Reading, Represented, feature_scores, prototypes, read_texts, represent
 from builder.cluster.settings import ClusterSettings
 from builder.cluster.taxonomy import seed_directions, seeds
 from builder.describe.intent import intent
@@ -30,11 +32,17 @@ def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSet
     return groups.clustering([found[text] for text in texts], texts)
 
 
-def cluster(described: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None) -> Clustering:
-    """Group described steps by their texts, with the code difference as further evidence."""
+def cluster(
+    described: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None, workers: int = 1
+) -> Clustering:
+    """Group described steps by their texts, with the code difference as further evidence.
+
+    Args:
+        workers: processes that look for the terms in the texts, where these are more than one sample.
+    """
     settings = settings or ClusterSettings()
     keys = [(item.text, item.added, item.removed) for item in described]
-    groups = _Groups.of({item.text for item in described}, embedder, settings)
+    groups = _Groups.of({item.text for item in described}, embedder, settings, workers)
     found = {
         key: groups.of_text(text, feature_scores(added, removed))
         for key in dict.fromkeys(keys)
@@ -57,16 +65,18 @@ class _Groups:
     found: dict[int, StrategyNode]
 
     @classmethod
-    def of(cls, texts: Iterable[str], embedder: Embedder, settings: ClusterSettings) -> _Groups:
+    def of(cls, texts: Iterable[str], embedder: Embedder, settings: ClusterSettings, workers: int = 1) -> _Groups:
         unique = sorted(set(texts), key=_order)
+        lots = [unique[start : start + settings.sample] for start in range(0, len(unique), settings.sample)] or [[]]
         examples = prototypes(embedder)
-        head = represent(unique[: settings.sample], embedder, settings.term_weight, examples)
+        readings = _readings(lots, workers)
+        head = represent(next(readings), embedder, settings.term_weight, examples)
         members = communities(head.vectors, settings)
         middle = centres(head.vectors, members)
         scores, labels = [head.scores], [members]
-        for start in range(settings.sample, len(unique), settings.sample):
+        for reading in readings:
             # Only scores are kept of what is not in the sample: vectors of half a million texts are gigabytes.
-            part = represent(unique[start : start + settings.sample], embedder, settings.term_weight, examples)
+            part = represent(reading, embedder, settings.term_weight, examples)
             scores.append(part.scores)
             labels.append(assign(part.vectors, middle, settings.cohesion))
         together = np.concatenate(labels)
@@ -75,7 +85,7 @@ class _Groups:
             row_of={text: row for row, text in enumerate(unique)},
             scores=_with_communities(np.concatenate(scores), together, settings.community_weight),
             labels=together,
-            found=_found(unique[: settings.sample], head, members, settings),
+            found=_found(lots[0], head, members, settings),
         )
 
     def of_text(self, text: str, features: Vectors | None) -> Assignment:
@@ -121,6 +131,15 @@ class _Groups:
             directions=tuple(_direction(direction_id) for direction_id in used),
             strategies=tuple(nodes),
         )
+
+
+def _readings(lots: Sequence[Sequence[str]], workers: int) -> Iterator[Reading]:
+    """What each lot of texts says, in order."""
+    if min(workers, len(lots)) < 2:
+        yield from map(read_texts, lots)
+        return
+    with ProcessPoolExecutor(min(workers, len(lots)), multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(read_texts, lots)
 
 
 def _order(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,10 +32,26 @@ class Represented:
     scores: Vectors
 
 
-def represent(
-    texts: Sequence[str], embedder: Embedder, term_weight: float, examples: Vectors | None = None
-) -> Represented:
-    """Encode ``texts`` in canonical words and score them against every known strategy.
+class Reading(NamedTuple):
+    """What texts say by themselves, before an encoder sees them.
+
+    Attributes:
+        texts: in canonical words, for the encoder.
+        weights: see :func:`term_weights`; float32 [texts, terms].
+    """
+
+    texts: list[str]
+    weights: Vectors
+
+
+def read_texts(texts: Sequence[str]) -> Reading:
+    """Canonical words and glossary terms of ``texts``; independent of all other texts."""
+    weights = np.stack([term_weights(text) for text in texts]) if texts else np.zeros((0, len(terms())), np.float32)
+    return Reading([normalise(text) for text in texts], weights)
+
+
+def represent(reading: Reading, embedder: Embedder, term_weight: float, examples: Vectors | None = None) -> Represented:
+    """Encode texts and score them against every known strategy.
 
     A score is the cosine to the strategy's example wordings plus ``term_weight`` times the weight of its terms in
     the text, where terms count by the clause they stand in (deed before purpose, early before late).
@@ -43,8 +60,8 @@ def represent(
         examples: what :func:`prototypes` gives, for callers that represent several lots of texts.
     """
     known = prototypes(embedder) if examples is None else examples
-    encoded = embedder.encode([normalise(text) for text in texts])
-    weights = np.stack([term_weights(text) for text in texts]) if texts else np.zeros((0, len(terms())), np.float32)
+    weights = reading.weights
+    encoded = embedder.encode(reading.texts)
     scores = encoded @ known.T + np.float32(term_weight) * _term_scores(weights)
     norms = np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-6)
     joint = np.hstack([encoded, np.float32(term_weight) * weights / norms])

@@ -70,6 +70,7 @@ class Difference:
         return _numbers(parent) != _numbers(child)
 
 
+@functools.lru_cache(maxsize=1024)
 def difference(parent: str, child: str) -> Difference:
     """Compare two sources; an empty parent makes everything new."""
     before, after = code_features(parent), code_features(child)
@@ -110,7 +111,7 @@ def followed(plan: str, change: Difference) -> bool | None:
     return None
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _numbers(code: str) -> frozenset[str]:
     return frozenset(_NUMBER.findall(code))
 

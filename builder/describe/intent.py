@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from builder.describe.sentences import SENTENCE_END
@@ -41,6 +42,7 @@ _VERBS = (
 _IMPERATIVE = re.compile(rf"^\W*(?:{_VERBS})\b", re.IGNORECASE)
 
 
+@functools.lru_cache(maxsize=1024)
 def intent(plan: str) -> str:
     """The sentence or two of ``plan`` that say what is to be done; empty for an empty plan.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -63,6 +64,7 @@ def written(change: Difference, parent_code: str, child_code: str) -> str:
     return f"{text[0].upper()}{text[1:]}. {comment}" if comment else f"{text[0].upper()}{text[1:]}."
 
 
+@functools.lru_cache(maxsize=1024)
 def telling_comment(code: str, known: str = "") -> str:
     """First comment of ``code`` that names a term of the glossary and is not in ``known``; empty when none does.
 

@@ -21,10 +21,10 @@ class TextAction:
     removed: frozenset[str]
 
 
-def grouped(drafts: pa.Table, embedder: Embedder, settings: ClusterSettings) -> Labels:
-    """Directions and strategies of the drafts; what fits nowhere is noise."""
+def grouped(drafts: pa.Table, embedder: Embedder, settings: ClusterSettings, workers: int = 1) -> Labels:
+    """Directions and strategies of the drafts, with the texts read in ``workers`` processes; the rest is noise."""
     actions, row_action = distinct_actions(drafts)
-    return labels(cluster(actions, embedder, settings), row_action)
+    return labels(cluster(actions, embedder, settings, workers), row_action)
 
 
 def distinct_actions(drafts: pa.Table) -> tuple[tuple[TextAction, ...], list[int]]:

@@ -7,10 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artifacts.features import FEATURES
-from builder.cluster import UNCLASSIFIED, Assignment, Clustering, ClusterSettings, cluster_texts
+from builder.cluster import UNCLASSIFIED, Assignment, Clustering, ClusterSettings, cluster, cluster_texts
 from builder.cluster.scoring import feature_scores
 from builder.cluster.taxonomy import seed_directions, seeds
 from builder.embed import Embedder
+from builder.link.grouping import TextAction
 
 NEEDED = {
     "memory_access", "data_reuse", "parallel_mapping", "boundary_handling", "instruction_throughput", "algorithm",
@@ -25,6 +26,12 @@ def test_texts_go_to_the_strategies_they_mean(embedder: Embedder, texts: list[st
 
 def test_the_same_input_gives_the_same_clustering(embedder: Embedder, texts: list[str]) -> None:
     assert cluster_texts(texts, embedder) == cluster_texts(texts, embedder)
+
+
+def test_texts_read_in_two_processes_give_the_same_clustering(embedder: Embedder, texts: list[str]) -> None:
+    small = ClusterSettings(sample=3)
+    described = [TextAction(text, frozenset(), frozenset()) for text in texts]
+    assert cluster(described, embedder, small, workers=2) == cluster(described, embedder, small)
 
 
 def test_order_and_repetition_do_not_change_an_assignment(embedder: Embedder, texts: list[str]) -> None:
