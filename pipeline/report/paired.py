@@ -1,33 +1,65 @@
 """Times of one task's candidates on one scale, chained along paired measurements.
 
 Each candidate is timed side by side with an ancestor. Two medians of different moments differ by what the host did in
-between as well; the ratio within a pair does not. So a root is placed by its ratio to eager, everybody else by the
-ratio to its ancestor, and a best-so-far curve never steps back because an old best was timed again under load.
+between as well; the ratio within a pair does not. So everybody is placed by the ratio to an ancestor, and a best-so-far
+curve never steps back because an old best was timed again under load. Where the whole chain lies follows from ratios to
+eager: not of its first candidate alone, whose noise would move all others, but of the winner as it was measured again
+after the search, or else from the median over the chain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
+from artifacts.measurement import Measurement
 from artifacts.run_events import LoggedStep
 
 
-def paired_times(steps: Sequence[LoggedStep]) -> dict[str, float]:
-    """Step id → microseconds on the scale of the task's median eager time, for every correct candidate."""
-    eager = _median([time for step in steps if (time := _eager(step)) is not None])
+def paired_times(
+    steps: Sequence[LoggedStep], winner: str = "", confirmed: Measurement | None = None
+) -> dict[str, float]:
+    """Step id → microseconds on the scale of the task's median eager time, for every correct candidate.
+
+    Args:
+        winner: step id of the final candidate; ``confirmed``: its measurement after the search, if any.
+    """
+    eager = _middle([time for step in steps if (time := _eager(step.measurement)) is not None])
     by_id = {step.step_id: step for step in steps}
     times: dict[str, float] = {}
+    chains: dict[str, str] = {}
     for step in steps:
         if step.measurement is None or step.measurement.timing is None:
             continue
-        own, pair = step.measurement.timing.median_us, step.measurement.incumbent
-        before = None if pair is None else times.get(incumbent_of(step, steps, by_id, times))
-        if pair is not None and before is not None:
-            times[step.step_id] = before * own / pair.median_us
+        pair = step.measurement.incumbent
+        before = "" if pair is None else incumbent_of(step, steps, by_id, times)
+        if pair is not None and before in times:
+            times[step.step_id] = times[before] * step.measurement.timing.median_us / pair.median_us
+            chains[step.step_id] = chains[before]
         else:
-            then = _eager(step)
-            times[step.step_id] = own if eager is None or then is None else eager * own / then
-    return times
+            times[step.step_id] = _alone(step.measurement, eager) or step.measurement.timing.median_us
+            chains[step.step_id] = step.step_id
+    alone = {step.step_id: _alone(step.measurement, eager) for step in steps}
+    moves = {chain: _move(times, alone, [name for name in times if chains[name] == chain]) for chain in chains.values()}
+    final = _alone(confirmed, eager)
+    if final is not None and winner in times:
+        moves[chains[winner]] = final / times[winner]
+    return {name: time * moves[chains[name]] for name, time in times.items()}
+
+
+def _alone(measurement: Measurement | None, eager: float | None) -> float | None:
+    """Time by the ratio to eager within one measurement; None without."""
+    then = _eager(measurement)
+    if measurement is None or measurement.timing is None or then is None or eager is None:
+        return None
+    return eager * measurement.timing.median_us / then
+
+
+def _move(times: Mapping[str, float], alone: Mapping[str, float | None], chain: Sequence[str]) -> float:
+    """Factor that puts a chain where the middle one of its members says."""
+    logs = [math.log(own / times[name]) for name in chain if (own := alone[name]) is not None]
+    return math.exp(median(logs)) if logs else 1.0
 
 
 def promoted(step: LoggedStep) -> bool:
@@ -55,10 +87,10 @@ def incumbent_of(
     return fastest(earlier, {other.step_id: times[other.step_id] for other in earlier if other.step_id in times})
 
 
-def _eager(step: LoggedStep) -> float | None:
-    timing = None if step.measurement is None else step.measurement.baselines.get("eager")
+def _eager(measurement: Measurement | None) -> float | None:
+    timing = None if measurement is None else measurement.baselines.get("eager")
     return None if timing is None else timing.median_us
 
 
-def _median(values: Sequence[float]) -> float | None:
+def _middle(values: Sequence[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None

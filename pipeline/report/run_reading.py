@@ -61,8 +61,8 @@ def _task(
     choices: Mapping[str, Mapping[str, Any]],
 ) -> TaskView:
     end = finished.get(item.task.task_id)
-    times = paired_times(steps)
-    best = end.best_step if end else fastest(steps, times)
+    best = end.best_step if end else fastest(steps, paired_times(steps))
+    times = paired_times(steps, best, end.confirmed if end else None)
     views = [_step(step, names, choices.get(f"{step.task_id}/{step.step_id}", {})) for step in steps]
     shown = [
         replace(view, best=step.step_id == best, paired_us=times.get(step.step_id))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from artifacts.candidate import Language
 from artifacts.measurement import Measurement, Timing
@@ -53,12 +55,38 @@ def test_a_child_measured_under_load_is_placed_by_its_ratio_to_its_parent() -> N
 
 def test_a_repair_is_placed_by_its_nearest_correct_ancestor() -> None:
     steps = [step("0.0", None, 50.0), step("1.0", "0.0", None), step("2.0", "1.0", 30.0, pair=60.0)]
-    assert paired_times(steps)["2.0"] == pytest.approx(25.0)
+    times = paired_times(steps)
+    assert times["2.0"] / times["0.0"] == pytest.approx(0.5)
+
+
+def test_one_noisy_measurement_of_the_first_candidate_moves_nobody_else() -> None:
+    chain = [step("1.0", "0.0", 40.0, pair=50.0), step("2.0", "1.0", 20.0, pair=40.0)]
+    quiet = paired_times([step("0.0", None, 50.0), *chain])
+    assert paired_times([step("0.0", None, 150.0), *chain]) == pytest.approx(quiet)
+    assert quiet == pytest.approx({"0.0": 50.0, "1.0": 40.0, "2.0": 20.0})
+
+
+def test_the_winner_lies_where_it_was_measured_after_the_search() -> None:
+    steps = [step("0.0", None, 50.0), step("0.1", None, 70.0), step("1.0", "0.0", 40.0, pair=50.0)]
+    again = step("9.0", None, 60.0, eager=200.0).measurement
+    assert paired_times(steps, "1.0", again) == pytest.approx({"0.0": 37.5, "0.1": 70.0, "1.0": 30.0})
+
+
+@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.floats(0.1, 10.0))
+def test_ratios_within_pairs_are_kept_whatever_the_host_did(ratios: list[float], load: float) -> None:
+    steps = [step("0.0", None, 50.0)]
+    for number, ratio in enumerate(ratios, 1):
+        steps.append(step(f"{number}.0", f"{number - 1}.0", 70.0 * ratio * load, eager=100.0 * load, pair=70.0 * load))
+    times = paired_times(steps)
+    found = [times[f"{number}.0"] / times[f"{number - 1}.0"] for number in range(1, len(steps))]
+    assert found == pytest.approx(ratios)
 
 
 def test_a_candidate_from_the_reference_is_placed_by_the_best_before_it() -> None:
     steps = [step("0.0", None, 50.0), step("0.1", None, 40.0), step("1.0", None, 60.0, pair=80.0)]
-    assert paired_times(steps)["1.0"] == pytest.approx(30.0)
+    times = paired_times(steps)
+    assert times["1.0"] / times["0.1"] == pytest.approx(0.75)
+    assert times["0.0"] == pytest.approx(50.0)
 
 
 def test_a_child_that_its_pair_calls_slower_is_not_the_best() -> None:
