@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from artifacts.memory.attention import expected_gain
 from optimizer.arms import Arm
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.budget import Budget
@@ -57,7 +56,6 @@ class Session:
         bench: Measurer | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._arm = arm
         self._run = run
         self._gateway = Gateway(journal, llm=llm, bench=bench, budget=budget)
         self._board = Board(shared=run.search.shared)
@@ -73,13 +71,6 @@ class Session:
 
     async def advance(self) -> Standing:
         """Go on until every task is finished or waits."""
-        suite = Suite(self.searches, self._run.search, self._board, self._promise)
+        suite = Suite(self.searches, self._run.search, self._board)
         result = await suite.run()
         return Standing(result=result, open_requests=self._gateway.open_requests, open_jobs=self._gateway.open_jobs)
-
-    def _promise(self, search: TaskSearch) -> float:
-        """Expected log2 gain of a further step: what memory predicts from the state, else the room to the bound."""
-        state = search.state(search.population.best)
-        if self._arm.memory is not None:
-            return expected_gain(self._arm.memory, state)
-        return 1.0 - (state.fraction_of_bound or 0.0)

@@ -10,15 +10,15 @@ class SearchSettings:
     """How one task is searched.
 
     Attributes:
-        steps: T, steps a task.
+        steps: T, steps a task (see ``reallocate``).
         candidates: N, candidates a step.
         repairs: times in a row that a failed candidate is repaired before its parent is taken up again.
         window: fruitless children of a candidate before it is no longer a parent.
         diversity: log2 of speed that full dissimilarity from parents already taken is worth.
         near_bound: fraction of the speed-of-light bound at which a task stops early.
         shared: what one task learns is seen by all (at step boundaries); False keeps overlays apart.
-        reallocate: a task near its bound stops early, and the steps that it leaves go to the tasks that promise most;
-            False gives every task exactly ``steps``, as comparisons of arms and recordings need it.
+        reallocate: ``steps`` is what tasks take on average: one near its bound stops early, and a third of all steps go
+            to the tasks that improved last; False gives every task exactly ``steps``, as recordings need it.
         confirm: the winner of each task is measured again in a new process with other seeds, and that figure is
             reported; one that fails then is replaced by the next best.
     """

@@ -1,4 +1,4 @@
-"""All tasks of a run side by side, and budget that moves to where a further step promises most."""
+"""All tasks of a run side by side, and budget that moves to the tasks that still improve."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from artifacts.errors import HtamError
 from artifacts.run_events import TaskFinished
+from optimizer.search.allotment import next_wave, sure_steps
 from optimizer.search.board import Board
 from optimizer.search.settings import SearchSettings
 from optimizer.search.suspension import Suspended
 from optimizer.search.task_search import TaskSearch
 
-Promise = Callable[[TaskSearch], float]
 Work = Callable[[TaskSearch], Awaitable[None]]
 
 
@@ -33,19 +33,12 @@ class SuiteResult:
 
 
 class Suite:
-    """Runs the searches of all tasks of a run.
+    """Runs the searches of all tasks of a run."""
 
-    Args:
-        promise: expected log2 gain of a further step of a search.
-    """
-
-    def __init__(
-        self, searches: Sequence[TaskSearch], settings: SearchSettings, board: Board, promise: Promise
-    ) -> None:
+    def __init__(self, searches: Sequence[TaskSearch], settings: SearchSettings, board: Board) -> None:
         self._searches = searches
         self._settings = settings
         self._board = board
-        self._promise = promise
         self._reasons: dict[str, str] = {}
         self._suspended: dict[str, str] = {}
         self._problem: HtamError | None = None
@@ -54,8 +47,9 @@ class Suite:
         """Go on until every task is finished or cannot go on now."""
         for search in self._searches:
             search.start()
-        await self._side_by_side(self._searches, self._steps(self._settings.steps))
-        while not self._suspended and (granted := self._grants()):
+        share = self._settings.steps
+        await self._side_by_side(self._searches, self._steps(sure_steps(share) if self._moving else share))
+        while self._moving and not self._suspended and (granted := self._wave()):
             await self._side_by_side(granted, self._steps(1))
         if not self._suspended:
             await self._side_by_side(self._searches, TaskSearch.tune)
@@ -98,14 +92,16 @@ class Suite:
 
         return work
 
-    def _grants(self) -> list[TaskSearch]:
-        """The searches that get one more step: as many as steps are left over, the most promising first."""
-        if not self._settings.reallocate:
-            return []
+    @property
+    def _moving(self) -> bool:
+        """Whether steps move between tasks."""
+        return self._settings.reallocate
+
+    def _wave(self) -> list[TaskSearch]:
+        """The searches that get one more step."""
         used = sum(search.steps_done for search in self._searches)
-        left = self._settings.steps * len(self._searches) - used
         open_ones = [search for search in self._searches if not search.done()]
-        return sorted(open_ones, key=lambda search: -self._promise(search))[: max(left, 0)]
+        return next_wave(open_ones, self._settings.steps * len(self._searches) - used, self._settings.steps)
 
 
 def _name(search: TaskSearch) -> str:

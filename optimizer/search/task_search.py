@@ -65,6 +65,12 @@ class TaskSearch:
         """Steps that are complete."""
         return len(self.learnt)
 
+    @property
+    def fruitless(self) -> int:
+        """Steps since the one that gave the best candidate; 0 as long as there is no correct one."""
+        best = self.population.best
+        return 0 if best is None else self.steps_done - 1 - best.index
+
     def start(self) -> None:
         """Log that the task is taken up."""
         sha256 = self._journal.log.add_candidate(self.task.source)

@@ -59,7 +59,7 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--llm", required=True, help="openai:MODEL, batch:MODEL, replay:FILE or files[:MODEL].")
 @click.option("--evaluator", default="local", show_default=True, help="local, files, or pool:DIR (see docs/flows.md).")
 @click.option("--arm", default="htam", show_default=True, help="How steps are chosen, see docs/optimizer.md.")
-@click.option("--steps", default=6, show_default=True, help="Steps a task (T).")
+@click.option("--steps", default=6, show_default=True, help="Steps a task (T) on average.")
 @click.option("--candidates", default=1, show_default=True, help="Candidates a step (N).")
 @click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
 @click.option(
@@ -78,7 +78,9 @@ def resources(options: dict[str, Any]) -> Any:
     show_default=True,
     help="What the memory must forget of these tasks.",
 )
-@click.option("--fixed-steps", is_flag=True, help="Every task takes exactly T steps, also near its bound.")
+@click.option(
+    "--fixed-steps", is_flag=True, help="Every task takes exactly T steps; else some move to tasks that improve."
+)
 @click.option(
     "--confirm/--no-confirm",
     default=None,
