@@ -15,7 +15,9 @@ from flows.notice import keep
 from flows.server import address, free_port, running
 from flows.serving import Deployment
 from flows.serving import serve as serve_deployments
-from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, TransferJob, problems, read_settings
+from pipeline.checking import problems
+from pipeline.parameters import parameters_of
+from pipeline.settings import Job, TeamSettings, read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,32 +64,6 @@ def deployments(settings: TeamSettings) -> list[Deployment]:
         for job in settings.optimize
         if job.work_pool
     ]
-
-
-def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
-    """Name of the flow that does ``job``, and its parameters."""
-    if isinstance(job, RebuildJob):
-        engine = {"runner": job.runner, "workers": job.workers, "address": job.address}
-        named = {"logs": list(job.logs), "store": job.store, "name": job.name, "tag": job.tag, "model": job.model}
-        refining = {"refine": job.refine, "refine_url": job.refine_url}
-        return "rebuild", named | refining | {"work": work, "engine": engine}
-    if isinstance(job, TransferJob):
-        return "transfer", {"study": job.study}
-    return "optimize", _optimize_parameters(job)
-
-
-def _optimize_parameters(job: OptimizeJob) -> dict[str, Any]:
-    options = {"store": job.store, "backend": job.backend, "llm": job.llm, "arm": job.arm, "memory": job.memory}
-    options |= {"evaluator": job.evaluator}
-    options |= {"steps": str(job.steps), "candidates": str(job.candidates)}
-    options |= {"budget-usd": _text(job.max_usd), "budget-calls": _text(job.max_calls)}
-    given = {name: value for name, value in options.items() if value}
-    where: dict[str, Any] = {"deployment": f"optimize-one/{job.name}"} if job.work_pool else {}
-    return {"tasks": list(job.tasks), "runs": job.runs, "options": given, "devices": list(job.devices)} | where
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ One table a job: ``[[rebuild]]``, ``[[optimize]]``, ``[[transfer]]``; ``[service
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,60 +155,3 @@ def read_toml(path: Path) -> Mapping[str, Any]:
         raise BadInputError(f"{path} cannot be read ({problem.strerror})", "check the path") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadInputError(f"{path} is no TOML: {problem}", "correct the file") from problem
-
-
-def problems(settings: TeamSettings) -> Iterator[str]:
-    """What would keep a job of ``settings`` from running here, one line each."""
-    if not settings.jobs:
-        yield "the file names no job"
-    for job in settings.rebuild:
-        yield from (f"rebuild {job.name}: no logs at {path}" for path in job.logs if not Path(path).exists())
-        yield from _store_problem(f"rebuild {job.name}", job.store)
-    for optimize in settings.optimize:
-        yield from _optimize_problems(optimize)
-    for study in settings.transfer:
-        if not Path(study.study).is_file():
-            yield f"transfer {study.name}: no study at {study.study}"
-    for scheduled in settings.jobs:
-        yield from _cron_problem(scheduled.name, scheduled.cron)
-
-
-def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
-    from artifacts.errors import HtamError
-    from artifacts.memory.store import MemoryStore, split_reference
-    from optimizer.tasks import load_task
-
-    for task in job.tasks:
-        try:
-            load_task(Path(task))
-        except HtamError as problem:
-            yield f"optimize {job.name}: {problem}"
-    if job.memory:
-        try:
-            MemoryStore(job.store).resolve(*split_reference(job.memory))
-        except HtamError as problem:
-            yield f"optimize {job.name}: {problem}"
-    if job.work_pool and job.devices:
-        yield f"optimize {job.name}: devices belong to this host; the workers of {job.work_pool} have their own"
-    if job.backend == "cuda" and job.evaluator == "local" and not (job.devices or job.work_pool):
-        yield f'optimize {job.name}: backend cuda needs devices, for example devices = [0], or evaluator = "pool:DIR"'
-
-
-def _store_problem(where: str, store: str) -> Iterator[str]:
-    from artifacts.errors import HtamError
-    from artifacts.memory.store import MemoryStore
-
-    try:
-        MemoryStore(store).names()
-    except (HtamError, OSError) as problem:
-        yield f"{where}: {problem}"
-
-
-def _cron_problem(name: str, cron: str) -> Iterator[str]:
-    if cron:
-        from prefect.client.schemas.schedules import CronSchedule
-
-        try:
-            CronSchedule(cron=cron)
-        except ValueError:
-            yield f"{name}: cron {cron!r} is no schedule; five fields such as '0 3 * * *'"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from builder.judge.bootstrap import Interval
     from builder.judge.replay import Figures
     from builder.judge.report import LevelReport, ReplayReport
 
@@ -68,11 +69,18 @@ def lines(report: ReplayReport) -> Iterator[str]:
 
 def _table(title: str, figures: tuple[Figures, ...]) -> Iterator[str]:
     yield f"\n{title}: {figures[0].occasions} choices of {figures[0].regret.tasks} tasks"
-    yield f"  {'':26}{'regret':>8}{'ndcg':>8}{'hit@3':>8}{'pairs':>8}   regret that the memory saves"
+    heads = "".join(f"{head:>22}" for head in ("tasks alike", "choices alike", "keeping the best"))
+    yield f"  {'':28}{'regret':>8}{'ndcg':>8}{'hit@3':>8}{'pairs':>8}   regret that the memory saves:"
+    yield f"  {'':60}{heads}"
     for item in figures:
         values = "".join(f"{found.value:8.3f}" for found in (item.regret, item.ndcg, item.hit3, item.pairwise))
-        saving = f"{item.saving.value:+.0%} [{item.saving.low:+.0%}, {item.saving.high:+.0%}]"
-        yield f"  {item.ranker:26}{values}   {'' if item is figures[0] else saving}"
+        savings = (item.saving, item.saving_by_occasion, item.kept_saving_by_occasion)
+        saved = "" if item is figures[0] else "".join(f"{_share(saving):>22}" for saving in savings)
+        yield f"  {item.ranker:28}{values}{saved}".rstrip()
+
+
+def _share(found: Interval) -> str:
+    return f"{found.value:+.0%} [{found.low:+.0%}, {found.high:+.0%}]"
 
 
 def _verdict(level: LevelReport) -> Iterator[str]:
@@ -80,13 +88,23 @@ def _verdict(level: LevelReport) -> Iterator[str]:
     if told is not None:
         yield (
             f"  predicted against observed over {told.steps} steps: slope {told.slope.value:.2f} "
-            f"[{told.slope.low:.2f}, {told.slope.high:.2f}], bias {told.bias.value:+.3f}, AUC {told.auc:.3f}"
+            f"[{told.slope.low:.2f}, {told.slope.high:.2f}], bias {told.bias.value:+.3f}, AUC {told.auc:.3f}, "
+            f"{told.inside} of {len(told.bins)} bins inside their intervals"
         )
     if level.off_policy is not None:
         logged, robust = level.off_policy.logged, level.off_policy.robust
         yield (
             f"  over {level.off_policy.steps} steps of known choice probability: chosen {logged.value:+.3f}, first by "
             f"the memory {robust.value:+.3f} [{robust.low:+.3f}, {robust.high:+.3f}] log2 gain a step (doubly robust)"
+        )
+    if level.chance is not None:
+        yield f"  labels dealt out at random rank as well with probability {level.chance:.2f}"
+    for name, found in level.contrasts.items():
+        counted = "losing" if name == "step" else "gaining nothing"
+        yield (
+            f"  among siblings, failures {counted}: {level.level}s explain {found.explained:.1%} of what differs, "
+            f"{found.by_chance:.1%} by chance (p = {found.probability:.3f}); an average effect worth "
+            f"{found.worth:.3f} log2 a step would have been found"
         )
     beaten = [name for name, won in level.beaten.items() if won]
     yield f"  surely beaten: {', '.join(beaten) or 'none'}"

@@ -45,7 +45,7 @@ def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, na
         ("[[optimize]]\nname = 'a'\ntasks = ['/no/such.py']\nruns = 'r'", "/no/such.py"),
         (
             f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nmemory = 'm'\nstore = '/no/s'",
-            "holds no memory 'm'",
+            "/no/s",
         ),
         (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nbackend = 'cuda'", "needs devices"),
         (
@@ -53,7 +53,15 @@ def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, na
             "devices belong to this host",
         ),
         (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ncron = 'daily'", "no schedule"),
-        ("[[transfer]]\nname = 'a'\nstudy = '/no/such.toml'", "no study"),
+        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'", "needs a memory"),
+        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'guess'", "guess"),
+        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nllm = 'oracle:x'", "oracle"),
+        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nsteps = 0", "steps"),
+        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nbackend = 'tpu'", "tpu"),
+        (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = 'hashing'\nrunner = 'slurm'", "slurm"),
+        (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = '/no/model'", "/no/model"),
+        ("[[transfer]]\nname = 'a'\nstudy = '/no/such.toml'", "/no/such.toml"),
+        (f"[[transfer]]\nname = 'a'\nstudy = '{ROOT / 'pyproject.toml'}'", "pyproject.toml: Study"),
         ("", "no job"),
     ],
 )
@@ -74,9 +82,20 @@ def test_the_shipped_settings_describe_deployments_with_schedules(monkeypatch: p
     assert named["cpu-operators"].parameters["options"]["budget-calls"] == "200"
 
 
+def test_the_shipped_settings_can_be_served_once_there_is_a_folder_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    Path("examples").symlink_to(ROOT / "examples")
+    assert len(list(checked(Path("examples/team/team.toml")).lines())) == 2
+
+
 @pytest.mark.parametrize("way", ["work_pool = 'h200'", "evaluator = 'pool:/shared/h200'"])
 def test_a_host_without_gpus_may_serve_their_jobs(tmp_path: Path, way: str) -> None:
-    path = written(tmp_path, f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nbackend = 'cuda'\n{way}")
+    path = written(
+        tmp_path, f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nbackend = 'cuda'\n{way}"
+    )
     assert [job.name for job in checked(path).settings.jobs] == ["a"]
 
 

@@ -1,0 +1,98 @@
+"""Whether the jobs of a settings file could run on this host, asked of the same code that will run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from artifacts.errors import HtamError
+from pipeline.parameters import optimize_options
+from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, TransferJob
+
+if TYPE_CHECKING:
+    from optimizer.tasks import Task
+
+
+def problems(settings: TeamSettings) -> Iterator[str]:
+    """What would keep a job of ``settings`` from running here, one line each."""
+    if not settings.jobs:
+        yield "the file names no job"
+    for job in settings.jobs:
+        kind = type(job).__name__.removesuffix("Job").lower()
+        yield from (f"{kind} {job.name}: {problem}" for problem in (*_problems(job), *_cron_problem(job.cron)))
+
+
+def _problems(job: Job) -> Iterator[str]:
+    if isinstance(job, RebuildJob):
+        yield from _rebuild_problems(job)
+    elif isinstance(job, TransferJob):
+        yield from _study_problem(job.study)
+    else:
+        yield from _optimize_problems(job)
+
+
+def _rebuild_problems(job: RebuildJob) -> Iterator[str]:
+    from artifacts.memory.store import MemoryStore
+    from builder.embed import SentenceTransformerEmbedder
+    from flows.engine import EngineSettings, task_runner
+    from flows.order import HASHING
+
+    yield from (f"no logs at {path}" for path in job.logs if not Path(path).exists())
+    try:
+        MemoryStore(job.store).names()
+        if job.model != HASHING:
+            _ = SentenceTransformerEmbedder(job.model).sha256
+        task_runner(EngineSettings(runner=job.runner, workers=job.workers, address=job.address))
+    except (HtamError, OSError, ValueError) as problem:
+        yield str(problem)
+
+
+def _study_problem(study: str) -> Iterator[str]:
+    from pipeline.study.spec import read_study
+
+    try:
+        read_study(Path(study))
+    except HtamError as problem:
+        yield str(problem)
+
+
+def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
+    """Everything that ``htam optimize`` would refuse."""
+    from optimizer.tasks import load_tasks
+    from pipeline.commands.optimize import command, resources
+    from pipeline.run_request import wanted_manifest
+
+    elsewhere = bool(job.work_pool) or job.evaluator.startswith("pool:")  # its device is not known before it is there
+    words = [word for name, value in optimize_options(job).items() for word in (f"--{name}", value)]
+    words += ["--device", "elsewhere"] if elsewhere else []
+    if job.work_pool and job.devices:
+        yield f"devices belong to this host; the workers of {job.work_pool} have their own"
+    if job.backend == "cuda" and job.evaluator == "local" and not (job.devices or job.work_pool):
+        yield 'backend cuda needs devices, for example devices = [0], or evaluator = "pool:DIR"'
+        return
+    tasks: tuple[Task, ...] = ()
+    try:
+        tasks = load_tasks([Path(task) for task in job.tasks])
+    except HtamError as problem:
+        yield str(problem)
+    try:
+        options = command.make_context("htam optimize", [*job.tasks, "--run", job.runs, *words]).params
+        resources(options)
+        wanted_manifest(Path(job.runs) / "task", tasks, options)
+    except HtamError as problem:
+        yield str(problem)
+    except click.ClickException as problem:
+        yield problem.format_message()
+
+
+def _cron_problem(cron: str) -> Iterator[str]:
+    if cron:
+        from prefect.client.schemas.schedules import CronSchedule
+
+        try:
+            CronSchedule(cron=cron)
+        except ValueError:
+            yield f"cron {cron!r} is no schedule; five fields such as '0 3 * * *'"
