@@ -85,10 +85,17 @@ def reason(error: str, longest: int) -> str:
     The last line that names an error, else the first that is no command and no bare verdict, else the first.
     """
     lines = [line.strip() for line in error[:20_000].splitlines() if line.strip()]
-    said = [_PATH.sub("", _VERDICT.sub("", line)).strip(" |") for line in lines if not _COMMAND.search(line)]
-    said = [line for line in said if len(line) > 3]
-    naming = [line for line in said if _NAMING.search(line)]
-    return (naming[-1:] or said[:1] or lines[:1] or [""])[0][:longest].strip()
+    naming = next((line for line in map(_said, reversed(lines)) if line and _NAMING.search(line)), "")
+    said = naming or next(filter(None, map(_said, lines)), "")
+    return (said or (lines[0] if lines else ""))[:longest].strip()
+
+
+def _said(line: str) -> str:
+    """What a line says, without paths and verdicts; empty when that is nothing."""
+    if _COMMAND.search(line):
+        return ""
+    said = _PATH.sub("", _VERDICT.sub("", line)).strip(" |")
+    return said if len(said) > 3 else ""
 
 
 def says_why(line: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 
 from builder.describe.sentences import SENTENCE_END
 
@@ -12,6 +13,9 @@ LONGEST = 600
 
 LEAST = 40
 """Characters that make a sentence worth standing alone."""
+
+_TAKEN = 3
+"""Sentences taken of a long plan."""
 
 _CLAUSE_END = re.compile(r"[;:,\u3001\uff0c\uff1b](?=\s|[\u3400-\u9fff])")
 _OUTLINE = re.compile(r"\*{0,2}Selected (?:Outline|Plan|Approach)s?:?\*{0,2}:?\s*(.+)", re.IGNORECASE)
@@ -49,8 +53,7 @@ def intent(plan: str) -> str:
     A plan with a selected outline or an objective is cut to these; a long text to the sentences from its first
     imperative on; histories, markup, labels and commit-like hashes are dropped.
     """
-    text = _HISTORY.split(plan, maxsplit=1)[0].strip()
-    outline, objective = _OUTLINE.search(text), _OBJECTIVE.search(text)
+    text, outline, objective = _outlined(plan)
     if outline or objective:
         parts = [match.group(1) for match in (outline, objective) if match]
         return _clean(". ".join(_clean(part).rstrip(".") for part in parts))
@@ -59,12 +62,41 @@ def intent(plan: str) -> str:
     return _clean(text)
 
 
+def _outlined(plan: str) -> tuple[str, re.Match[str] | None, re.Match[str] | None]:
+    """The plan without its history, with its selected outline and its objective."""
+    # Patterns that ignore case are slow on pages of text; beyond ASCII they match more than lower case would.
+    lowered = plan.lower() if plan.isascii() else ""
+    text = plan
+    if not lowered or " history" in lowered or "attempts" in lowered:
+        text = _HISTORY.split(plan, maxsplit=1)[0]
+    text = text.strip()
+    outline = _OUTLINE.search(text) if not lowered or "selected " in lowered else None
+    objective = _OBJECTIVE.search(text) if not lowered or "objective" in lowered else None
+    return text, outline, objective
+
+
 def _from_first_imperative(text: str) -> str:
-    sentences = [part.strip() for part in _SENTENCE.split(text) if part.strip()]
-    for index, sentence in enumerate(sentences):
-        if _IMPERATIVE.match(_LEAD.sub("", sentence)):
-            return " ".join(sentences[index : index + 3])
-    return " ".join(sentences[:3])
+    first: list[str] = []
+    found: list[str] = []
+    for sentence in _sentences(text):
+        if found or _IMPERATIVE.match(_LEAD.sub("", sentence)):
+            found.append(sentence)
+        if len(first) < _TAKEN:
+            first.append(sentence)
+        if len(found) == _TAKEN:
+            break
+    return " ".join(found or first)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Sentences and lines that hold something, found one by one: the deed mostly stands near the beginning."""
+    start = 0
+    for stop in _SENTENCE.finditer(text):
+        sentence, start = text[start : stop.start()].strip(), stop.end()
+        if sentence:
+            yield sentence
+    if text[start:].strip():
+        yield text[start:].strip()
 
 
 def _clean(text: str) -> str:
