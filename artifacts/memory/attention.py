@@ -1,10 +1,13 @@
-"""Transition attention: what past transitions say about the next step from a state. Pure and explainable.
+"""What past transitions say about the next step from a state. Pure and explainable.
 
-Each recorded transition i speaks for its direction with
-``alpha_i = weight_i * arch_discount * exp((similarity(x_i, s) - 1) / temperature)``; where its lineage came the same
-way as ours it speaks again with ``alpha_i * sum_j decay^j [p_ij = h_j]``. What it says is its *advantage*: its gain
-beyond what its state alone let expect. Means back off from (state, prefix) to state to family to all, each level
-shrunken towards the next with ``kappa`` pseudo-observations.
+Each recorded transition speaks for its direction with its trust, discounted on other devices. What it says is its
+*advantage*: its gain beyond its siblings, the other children of its parent. Means back off from device to family to
+all, each level shrunken towards the next with ``kappa`` pseudo-observations.
+
+That is the score that is shipped, because replay found nothing that attention to states and lineages adds to it
+(docs/decisions/0006-means-over-siblings.md). The paper's attention is a setting, :data:`ATTENDED`: transition i then
+counts ``exp((similarity(x_i, s) - 1) / temperature)`` times, and where its lineage came the same way as ours again that
+much times ``sum_j decay^j [p_ij = h_j]``.
 
 Replay (builder) and selection (optimizer) call the same functions.
 """
@@ -34,30 +37,34 @@ class AttentionSettings:
     """Parameters of the score; defaults are what replay chose, see docs/replay.md.
 
     Attributes:
-        temperature: of the similarity, smaller looks only at near states.
+        temperature: of the similarity, smaller looks only at near states; None takes all states for alike.
         kappa: pseudo-observations of each back-off level.
         decay: weight of the j-th last direction of the prefix is ``decay ** j``; 1 is uniform.
-        prefix: strength of the prefix level, 0 switches it off.
+        prefix: strength of agreement with the lineage, 0 does not look at it.
         arch_discount: factor on experience from another device architecture.
         overlay: factor on what the run itself learnt.
         advantage: False credits a direction with its raw gain, not with what it adds to the state.
         saturated: fraction of the bound from which directions that relieve the bottleneck are masked.
     """
 
-    temperature: float = 0.3
+    temperature: float | None = None
     kappa: float = 20.0
     decay: float = 0.5
-    prefix: float = 1.0
+    prefix: float = 0.0
     arch_discount: float = 0.5
     overlay: float = 2.0
     advantage: bool = True
     saturated: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0 or self.kappa <= 0:
+        if (self.temperature is not None and self.temperature <= 0) or self.kappa <= 0:
             raise ValueError(f"temperature and kappa must be positive, got {self.temperature} and {self.kappa}")
         if not 0 < self.decay <= 1 or not 0 <= self.arch_discount <= 1 or self.prefix < 0 or self.overlay < 0:
             raise ValueError("decay and arch_discount lie in 0..1, prefix and overlay are not negative")
+
+
+ATTENDED = AttentionSettings(temperature=0.3, prefix=1.0)
+"""Attention to similar states and to the directions taken before, as the paper has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +152,12 @@ class Attention:
     def _local(self) -> Array:
         """Attention to each row: its weight, discounted by device and distance, raised where its lineage is ours."""
         past, settings = self.past, self.settings
-        near = np.exp((past.similarity.astype(np.float64) - 1.0) / settings.temperature)
-        alpha = past.weight.astype(np.float64) * near * np.where(past.same_arch, 1.0, settings.arch_discount)
-        return alpha * (1.0 + _prefix_match(past, settings))
+        alpha = past.weight.astype(np.float64) * np.where(past.same_arch, 1.0, settings.arch_discount)
+        if settings.temperature is not None:
+            alpha = alpha * np.exp((past.similarity.astype(np.float64) - 1.0) / settings.temperature)
+        if settings.prefix:
+            alpha = alpha * (1.0 + _prefix_match(past, settings))
+        return alpha
 
     @cached_property
     def _by_direction(self) -> _Posterior:
@@ -165,7 +175,8 @@ class Attention:
 
 def attend(memory: Memory, overlay: Sequence[Transition], state: State, settings: AttentionSettings) -> Attention:
     """Look at ``memory`` and ``overlay`` from ``state``; who asks for directions and strategies does so of one view."""
-    return Attention(experience(memory, overlay, state, settings.overlay), state, settings)
+    compared = settings.temperature is not None
+    return Attention(experience(memory, overlay, state, settings.overlay, compared=compared), state, settings)
 
 
 def score_directions(

@@ -34,7 +34,8 @@ class Experience:
     """Rows of memory and overlay from the viewpoint of one state.
 
     Attributes:
-        similarity: 0..1, 1 for the same state; ``same_arch`` and ``same_family`` compare with the state's.
+        similarity: 0..1, 1 for the same state, and for all where states were not compared; ``same_arch`` and
+            ``same_family`` compare with the state's.
         previous, history: direction codes, newest first.
         identities: transition ids of the overlay rows, which follow the memory's.
     """
@@ -59,14 +60,16 @@ class Experience:
         return self.identities[row - len(self.memory)]
 
 
-def experience(memory: Memory, overlay: Sequence[Transition], state: State, overlay_weight: float) -> Experience:
-    """What memory and overlay hold, seen from ``state``."""
+def experience(
+    memory: Memory, overlay: Sequence[Transition], state: State, overlay_weight: float, *, compared: bool = True
+) -> Experience:
+    """What memory and overlay hold, seen from ``state``; ``compared=False`` leaves out similarity, which costs most."""
     columns = memory.columns
     history = tuple(columns.direction.code(name) for name in state.history[::-1][:PREFIX])
-    seen = _seen(columns, state, memory.gains, memory.advantages, memory.credit)
+    seen = _seen(columns, state, memory.gains, memory.advantages, memory.credit, compared)
     identities: tuple[str, ...] = ()
     if overlay:
-        seen = _joined(seen, _overlay(memory, overlay, state, overlay_weight))
+        seen = _joined(seen, _overlay(memory, overlay, state, overlay_weight, compared))
         identities = tuple(sorted(item.transition_id for item in overlay))
     return Experience(memory, identities, *seen, history)
 
@@ -84,10 +87,10 @@ _Seen = tuple[
 ]
 
 
-def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credit: Floats) -> _Seen:
+def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credit: Floats, compared: bool) -> _Seen:
     arch, family = columns.categories["arch"], columns.categories["family"]
     return (
-        similarity(columns, state),
+        similarity(columns, state) if compared else np.ones(len(columns), np.float32),
         arch.values == arch.code(state.arch),
         family.values == family.code(state.family),
         columns.direction.values,
@@ -99,11 +102,11 @@ def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credi
     )
 
 
-def _overlay(memory: Memory, overlay: Sequence[Transition], state: State, weight: float) -> _Seen:
+def _overlay(memory: Memory, overlay: Sequence[Transition], state: State, weight: float, compared: bool) -> _Seen:
     columns = columns_of(transition_rows(overlay), memory.columns.direction.names, memory.columns.strategy.names)
     gain = gains(columns, memory.gain)
     advantage, sure = credited(columns, gain, memory.expectation.predict(columns), memory.gain)
-    return _seen(columns, state, gain, advantage, columns.weight * sure * np.float32(weight))
+    return _seen(columns, state, gain, advantage, columns.weight * sure * np.float32(weight), compared)
 
 
 def _joined(first: _Seen, second: _Seen) -> _Seen:

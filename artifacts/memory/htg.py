@@ -78,11 +78,16 @@ class Memory:
         return self.columns.weight * self._credit[1]
 
     @cached_property
+    def expected(self) -> Floats:
+        """Gain of each transition that its state alone predicts, by a model that never saw its task."""
+        known = self.columns.expected
+        if np.isnan(known[~np.isnan(self.gains)]).any():
+            return expectation.cross_fitted(self.columns, self.gains, self.ridge)
+        return known
+
+    @cached_property
     def _credit(self) -> tuple[Floats, Floats]:
-        expected = self.columns.expected
-        if np.isnan(expected[~np.isnan(self.gains)]).any():
-            expected = expectation.cross_fitted(self.columns, self.gains, self.ridge)
-        return expectation.credited(self.columns, self.gains, expected, self.gain)
+        return expectation.credited(self.columns, self.gains, self.expected, self.gain)
 
     def direction(self, direction_id: str) -> Direction:
         """The direction of that id.
@@ -157,6 +162,10 @@ class Memory:
 
     def kept(self, keep: Bools, device_discount: Mapping[str, float] | None = None) -> Memory:
         """The memory of the rows under ``keep``."""
+        return effects.refreshed(self.rows(keep, device_discount))
+
+    def rows(self, keep: Bools, device_discount: Mapping[str, float] | None = None) -> Memory:
+        """The rows under ``keep`` as far as scoring looks; effects, conditions and texts stay those of all rows."""
         table = self.table
         if device_discount:
             arch = self.columns.categories["arch"]
@@ -169,7 +178,7 @@ class Memory:
         table = table.set_column(table.schema.get_field_index("expected"), table.schema.field("expected"), nothing)
         # Canonical, so that no dictionary goes on naming what was forgotten.
         manifest = replace(self.manifest, expectation={})
-        return effects.refreshed(replace(self, manifest=manifest, table=canonical(table)))
+        return replace(self, manifest=manifest, table=canonical(table))
 
     def graph(self) -> nx.MultiDiGraph:
         """The graph: direction and strategy nodes, ``contains`` edges, ``transition`` edges that carry effects."""

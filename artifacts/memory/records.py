@@ -102,7 +102,7 @@ class Transition:
         reward: None when the child is not correct or either end was not timed.
         expected: reward that the state alone predicts (cross-fitted by task); None when unknown.
         weight: trust in 0..1.
-        siblings: id shared by all children of one parent.
+        siblings: id shared by all children of one parent code of a task, on one device and in one source.
         plan: strategy text after checking it against the code difference.
         error: typed reason or first line of the failure.
     """

@@ -20,24 +20,35 @@ class Judgement:
 
     Attributes:
         regret: gain of the best option minus the mean gain of those ranked first, in log2.
+        kept: the same in a search that keeps its best, where a failed or slower option gains nothing and costs nothing.
         ndcg: discounted gain of the ranking over that of the best ranking; None when nothing was gained.
         right, pairs: sibling pairs in the right order (ties count half) out of those that differ noticeably.
         hit: the share of the options ranked among the first three that is the best; None with three options or fewer.
     """
 
     regret: float
+    kept: float
     ndcg: float | None
     right: float
     pairs: int
     hit: float | None
 
 
-def judge(gains: Mapping[str, float], estimates: Mapping[str, Estimate]) -> Judgement:
-    """Compare the ranking of ``estimates`` with what the options really gained; unknown options rank last."""
+def judge(
+    gains: Mapping[str, float], estimates: Mapping[str, Estimate], kept: Mapping[str, float] | None = None
+) -> Judgement:
+    """Compare the ranking of ``estimates`` with what the options really gained; unknown options rank last.
+
+    Args:
+        kept: gains in a search that keeps its best; without it, ``gains`` where they are above zero.
+    """
     means = {option: estimates.get(option, LOWEST).mean for option in gains}
     right, pairs = _pairs(gains, means)
+    if kept is None:
+        kept = {option: max(gain, 0.0) for option, gain in gains.items()}
     return Judgement(
         regret=max(gains.values()) - _average_of_first(gains, means),
+        kept=max(kept.values()) - _average_of_first(kept, means),
         ndcg=_ndcg(gains, means),
         right=right,
         pairs=pairs,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.memory.columns import Codes, Floats
 from artifacts.memory.htg import Memory
 from artifacts.state import State
 
@@ -21,6 +22,7 @@ class Occasion:
     Attributes:
         state: before the first of the siblings.
         gains: option to trust-weighted mean gain in log2, failures at the floor.
+        kept: the same where a search keeps its best: what failed or got slower gained nothing and cost nothing.
         rows: rows of the memory behind it.
     """
 
@@ -29,6 +31,7 @@ class Occasion:
     arch: str
     state: State
     gains: Mapping[str, float]
+    kept: Mapping[str, float]
     rows: tuple[int, ...]
 
 
@@ -45,6 +48,7 @@ def occasions(memory: Memory, level: str = "direction") -> tuple[Occasion, ...]:
     for row in np.flatnonzero(known):
         groups[int(columns.siblings[row])].append(int(row))
     several = [rows for rows in groups.values() if len({int(options.values[row]) for row in rows}) > 1]
+    kept = np.maximum(memory.gains, np.float32(0.0))
     firsts = states_of(memory, np.array([_first(memory, rows) for rows in several], np.int64))
     return tuple(
         Occasion(
@@ -52,7 +56,8 @@ def occasions(memory: Memory, level: str = "direction") -> tuple[Occasion, ...]:
             source=columns.source.names[columns.source.values[rows[0]]],
             arch=state.arch,
             state=state,
-            gains=_mean_gains(memory, rows, options.names, options.values),
+            gains=_means(memory.gains, columns.weight, rows, options),
+            kept=_means(kept, columns.weight, rows, options),
             rows=tuple(rows),
         )
         for rows, state in zip(several, firsts, strict=True)
@@ -78,14 +83,11 @@ def _first(memory: Memory, rows: list[int]) -> int:
     return min(rows, key=lambda row: (step[row], row))
 
 
-def _mean_gains(
-    memory: Memory, rows: list[int], names: tuple[str, ...], codes: npt.NDArray[np.int32]
-) -> dict[str, float]:
-    gains, weights = memory.gains, memory.columns.weight
+def _means(values: Floats, weights: Floats, rows: list[int], options: Codes) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
     totals: dict[str, float] = defaultdict(float)
     for row in rows:
-        name = names[codes[row]]
-        sums[name] += float(gains[row] * weights[row])
+        name = options.names[options.values[row]]
+        sums[name] += float(values[row] * weights[row])
         totals[name] += float(weights[row])
     return {name: sums[name] / totals[name] for name in sums}

@@ -45,7 +45,7 @@ class _Step:
     predicted_taken: float
 
 
-def off_policy(memory: Memory, ranker: Ranker, level: str, folds: int, seed: int = 0) -> OffPolicy | None:
+def off_policy(memory: Memory, ranker: Ranker, level: str, folds: int = 5, seed: int = 0) -> OffPolicy | None:
     """Estimates with the tasks of each fold held out; None when no step carries its choice probability."""
     steps = [step for fold in range(folds) for step in _fold(memory, ranker, level, folds, fold, seed)]
     if not steps:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from artifacts.memory import attention
 from artifacts.memory.attention import AttentionSettings
@@ -17,8 +16,6 @@ from artifacts.memory.experience import similarity
 from artifacts.memory.htg import Memory
 from artifacts.state import State
 
-SHUFFLES = 3
-"""Shuffled memories that are tried: one alone is a matter of luck."""
 Array = npt.NDArray[np.float64]
 
 
@@ -210,32 +207,9 @@ class _FittedAttention:
         return {score.strategy.strategy_id: Estimate(score.mean, score.spread) for score in found}
 
 
-@dataclass(frozen=True, slots=True)
-class Shuffled:
-    """The memory's own score over a memory whose directions and strategies were dealt out at random."""
-
-    inner: Ranker
-    seed: int = 0
-    name: str = "shuffled memory"
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`Ranker`."""
-        return self.inner.fit(shuffled(memory, self.seed), level)
-
-
-def shuffled(memory: Memory, seed: int) -> Memory:
-    """``memory`` with the pairs (direction, strategy) permuted over its rows."""
-    order = pa.array(np.random.default_rng(seed).permutation(len(memory)))
-    table = memory.table
-    for name in ("direction_id", "strategy_id"):
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), table[name].take(order))
-    return replace(memory, table=table)
-
-
-def baselines(inner: Ranker) -> tuple[Ranker, ...]:
-    """Everything that ``inner`` has to beat."""
-    deals = tuple(Shuffled(inner, seed, f"shuffled memory {seed}") for seed in range(SHUFFLES))
-    return (StateOnly(), Frequency(), BanditMeans(), Neighbours(), Markov(), *deals)
+def baselines() -> tuple[Ranker, ...]:
+    """What the memory's own score has to beat, beside itself over shuffled memories (:mod:`builder.judge.deals`)."""
+    return (StateOnly(), Frequency(), BanditMeans(), Neighbours(), Markov())
 
 
 def options_of(memory: Memory, level: str) -> Codes:

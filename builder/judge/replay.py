@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
+from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
 from builder.judge.bootstrap import Interval, improvement_interval, ratio_interval
 from builder.judge.metrics import Judgement, judge
-from builder.judge.occasions import Occasion, fold_of, occasions
+from builder.judge.occasions import Occasion, occasions
 from builder.judge.rankers import Ranker
 
-FOLDS = 5
+FOLDS = 20
+"""Groups of tasks that are left out in turn: with 5, savings on the public logs moved by 25 points with the deal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Figures:
         regret: mean log2 gain lost against the best option tried; ``ndcg``, ``hit3``, ``pairwise``: means over tasks.
         saving: share of this ranker's regret that the judged one saves; ``saving_by_occasion`` the same with each
             occasion counting once, so that tasks with many occasions weigh more.
+        kept: regret of a search that keeps its best, see :class:`builder.judge.metrics.Judgement`; ``kept_saving`` and
+            ``kept_saving_by_occasion`` as above.
     """
 
     ranker: str
@@ -53,17 +59,35 @@ class Figures:
     pairwise: Interval
     saving: Interval
     saving_by_occasion: Interval
+    kept: Interval
+    kept_saving: Interval
+    kept_saving_by_occasion: Interval
 
 
 def task_splits(memory: Memory, level: str, folds: int = FOLDS, seed: int = 0) -> Iterator[Split]:
-    """Leave-tasks-out folds."""
+    """Leave-tasks-out folds over the tasks with choices: one task a fold where ``folds`` are enough.
+
+    Many small folds, because with few and large ones it is a matter of luck which tasks are learnt from.
+    """
     found = occasions(memory, level)
-    names = memory.columns.task.names
-    for fold in range(folds):
-        held = [task for task in names if fold_of(task, folds, seed) == fold]
-        test = tuple(item for item in found if fold_of(item.task, folds, seed) == fold)
-        if test:
-            yield Split(name=f"fold {fold}", train=memory.filter(exclude_tasks=held), test=test)
+    tasks = sorted({item.task for item in found}, key=lambda task: (zlib.crc32(f"{seed}:{task}".encode()), task))
+    for fold in range(min(folds, len(tasks))):
+        held = set(tasks[fold::folds])
+        test = tuple(item for item in found if item.task in held)
+        codes = [memory.columns.task.code(task) for task in held]
+        train = training(memory, ~np.isin(memory.columns.task.values, codes))
+        yield Split(name=f"fold {fold}", train=train, test=test)
+
+
+def training(memory: Memory, keep: Bools) -> Memory:
+    """What a ranker may learn from: the rows under ``keep`` and the options that are in them."""
+    table = memory.table.filter(pa.array(keep))
+    known = {name: set(table[name].unique().to_pylist()) for name in ("direction_id", "strategy_id")}
+    return replace(
+        memory.rows(keep),
+        directions=tuple(item for item in memory.directions if item.direction_id in known["direction_id"]),
+        strategies=tuple(item for item in memory.strategies if item.strategy_id in known["strategy_id"]),
+    )
 
 
 def group_splits(memory: Memory, level: str, group: Callable[[Occasion], str]) -> Iterator[Split]:
@@ -79,7 +103,7 @@ def group_splits(memory: Memory, level: str, group: Callable[[Occasion], str]) -
         rows |= np.isin(columns.task.values, [columns.task.code(task) for task in tasks])
         if rows.all():
             continue
-        yield Split(name=name, train=memory.kept(~rows), test=test)
+        yield Split(name=name, train=training(memory, ~rows), test=test)
 
 
 def run(splits: Iterable[Split], rankers: Sequence[Ranker], level: str) -> tuple[Record, ...]:
@@ -89,7 +113,7 @@ def run(splits: Iterable[Split], rankers: Sequence[Ranker], level: str) -> tuple
         for ranker in rankers:
             fitted = ranker.fit(split.train, level)
             for occasion in split.test:
-                judgement = judge(occasion.gains, fitted.estimates(occasion.state))
+                judgement = judge(occasion.gains, fitted.estimates(occasion.state), occasion.kept)
                 records.append(Record(ranker=ranker.name, occasion=occasion, judgement=judgement))
     return tuple(records)
 
@@ -103,12 +127,19 @@ def figures(records: Sequence[Record], judged: str) -> tuple[Figures, ...]:
     return tuple(_figures(name, by_ranker[name], by_ranker[judged]) for name in names)
 
 
+def mean_by_task(records: Sequence[Record]) -> float:
+    """Mean regret of one ranker's records, each task counting once."""
+    share = _shares([record.occasion.task for record in records])
+    return sum(_weighted([record.judgement.regret for record in records], share)) / sum(share)
+
+
 def _figures(name: str, records: list[Record], judged: list[Record]) -> Figures:
     tasks = [record.occasion.task for record in records]
     found = [record.judgement for record in records]
     share = _shares(tasks)
     ours = [record.judgement.regret for record in judged]
-    regrets = [item.regret for item in found]
+    ours_kept = [record.judgement.kept for record in judged]
+    regrets, kept = [item.regret for item in found], [item.kept for item in found]
     pairs = [_ratio(item.right, item.pairs) for item in found]
     return Figures(
         ranker=name,
@@ -119,6 +150,9 @@ def _figures(name: str, records: list[Record], judged: list[Record]) -> Figures:
         pairwise=_mean(tasks, pairs),
         saving=improvement_interval(tasks, _weighted(ours, share), _weighted(regrets, share)),
         saving_by_occasion=improvement_interval(tasks, ours, regrets),
+        kept=_mean(tasks, list(kept)),
+        kept_saving=improvement_interval(tasks, _weighted(ours_kept, share), _weighted(kept, share)),
+        kept_saving_by_occasion=improvement_interval(tasks, ours_kept, kept),
     )
 
 

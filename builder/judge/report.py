@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
+from builder.judge.contrasts import Contrast, contrast
+from builder.judge.deals import chance, deals, together
 from builder.judge.occasions import Occasion, occasions
 from builder.judge.offpolicy import OffPolicy, off_policy
 from builder.judge.rankers import Attention, Ranker, StateOnly, baselines
-from builder.judge.replay import FOLDS, Figures, Split, figures, group_splits, run, task_splits
+from builder.judge.replay import FOLDS, Figures, Record, Split, figures, group_splits, run, task_splits
 from builder.judge.selecting import SELECTED, Picked, Selected
 from builder.judge.steps import Calibration, calibration, predictions
 
 LEVELS = ("direction", "strategy")
+PAPER = Attention("attention to state and prefix", ATTENDED)
+"""The paper's score, shown beside the shipped one."""
 GOAL = 0.10
 """Share of a baseline's regret that the memory's ranking has to save."""
 POWER = 2.8
@@ -25,12 +30,15 @@ class LevelReport:
     """Replay of one level.
 
     Attributes:
-        figures: the shipped score first, then the score selected on training folds, then the baselines.
+        figures: the shipped score first, then the paper's, the one selected on training folds, and the baselines.
         selected: outer fold to the formula that its training tasks chose.
         across: name of a left-out source or device to its figures.
         detectable: least saving over the state-only baseline that these logs could have shown.
         off_policy: gain of the ranking's first choice, from steps that carry their choice probability; None without.
         beaten: baseline to whether at least :data:`GOAL` of its regret is saved and the interval excludes zero.
+        chance: probability that labels dealt out at random rank as well.
+        contrasts: what the options explain among siblings: ``step``, where failures lose, and ``kept``, where they
+            gain nothing.
     """
 
     level: str
@@ -41,6 +49,8 @@ class LevelReport:
     detectable: float | None = None
     off_policy: OffPolicy | None = None
     beaten: Mapping[str, bool] = field(default_factory=dict)
+    chance: float | None = None
+    contrasts: Mapping[str, Contrast] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +82,8 @@ def replay_on(memory: Memory, test: Memory) -> ReplayReport:
         train = memory.filter(exclude_tasks={item.task for item in asked})
         split = Split(name="test logs", train=train, test=asked)
         judged = Attention()
-        records = figures(run((split,), (judged, *baselines(judged)), level), judged.name) if asked else ()
-        found.append(_report(level, records, None))
+        records = run((split,), _rankers(judged), level) if asked else ()
+        found.append(replace(_report(level, _figures(records, judged)), chance=chance(records, judged.name)))
     return ReplayReport(reference=memory.reference, test=test.reference, levels=tuple(found))
 
 
@@ -86,35 +96,40 @@ def _level(memory: Memory, level: str, selection: bool, across: bool, folds: int
     records = [
         record
         for split in splits
-        for record in run((split,), (judged, *((picked[split.name],) if selection else ()), *baselines(judged)), level)
+        for record in run((split,), _rankers(judged, *([picked[split.name]] if selection else [])), level)
     ]
-    found = figures(records, judged.name)
-    selected = {name: ranker.inner.name for name, ranker in picked.items()}
-    steps = predictions(memory, judged, level, folds)
-    report = _report(
-        level,
-        found,
-        calibration(steps) if steps else None,
-        selected,
-        _across(memory, level, judged) if across else {},
+    report = _report(level, _figures(records, judged))
+    steps = predictions(memory, judged, level)
+    return replace(
+        report,
+        calibration=calibration(steps) if steps else None,
+        selected={name: ranker.inner.name for name, ranker in picked.items()},
+        across=_across(memory, level, judged) if across else {},
+        off_policy=off_policy(memory, judged, level),
+        chance=chance(records, judged.name),
+        contrasts=_contrasts(memory, level),
     )
-    return replace(report, off_policy=off_policy(memory, judged, level, folds))
 
 
-def _report(
-    level: str,
-    found: Sequence[Figures],
-    calibrated: Calibration | None,
-    selected: Mapping[str, str] | None = None,
-    across: Mapping[str, tuple[Figures, ...]] | None = None,
-) -> LevelReport:
-    others = [item for item in found[1:] if item.ranker != SELECTED]
+def _rankers(judged: Ranker, *more: Ranker) -> tuple[Ranker, ...]:
+    return (judged, PAPER, *more, *baselines(), *deals(judged))
+
+
+def _figures(records: Sequence[Record], judged: Ranker) -> tuple[Figures, ...]:
+    return figures(together(records), judged.name) if records else ()
+
+
+def _contrasts(memory: Memory, level: str) -> dict[str, Contrast]:
+    found = {name: contrast(memory, level, kept=kept) for name, kept in (("step", False), ("kept", True))}
+    return {name: item for name, item in found.items() if item is not None}
+
+
+def _report(level: str, found: Sequence[Figures]) -> LevelReport:
+    others = [item for item in found[1:] if item.ranker not in (SELECTED, PAPER.name)]
     return LevelReport(
         level=level,
         figures=tuple(found),
-        calibration=calibrated,
-        selected=selected or {},
-        across=across or {},
+        calibration=None,
         detectable=next((detectable(item) for item in others if item.ranker == StateOnly().name), None),
         beaten={item.ranker: item.saving.value >= GOAL and item.saving.low > 0 for item in others},
     )
@@ -129,8 +144,7 @@ def _across(memory: Memory, level: str, judged: Ranker) -> dict[str, tuple[Figur
     found: dict[str, tuple[Figures, ...]] = {}
     for what, group in (("source", _source), ("device", _arch)):
         for split in _large(group_splits(memory, level, group)):
-            records = run((split,), (judged, *baselines(judged)), level)
-            found[f"{what} {split.name}"] = figures(records, judged.name)
+            found[f"{what} {split.name}"] = _figures(run((split,), _rankers(judged), level), judged)
     return found
 
 

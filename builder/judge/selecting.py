@@ -5,58 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from artifacts.memory.attention import AttentionSettings
+from artifacts.memory.attention import ATTENDED, AttentionSettings
 from artifacts.memory.expectation import GainSettings
 from artifacts.memory.htg import Memory
 from builder.judge.rankers import Attention, Fitted, Ranker
-from builder.judge.replay import Split, run, task_splits
+from builder.judge.replay import Split, mean_by_task, run, task_splits
 
 INNER_FOLDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """A ranker under other rules of credit than the memory's own; floor and cap stay, they define the gain."""
+    """A ranker that learns from gains and credits by other rules than the memory's own; it is judged by the same."""
 
     inner: Ranker
-    siblings: float
-    alone: float
+    rules: GainSettings
 
     @property
     def name(self) -> str:
         """Name of the inner ranker with the rules."""
-        return f"{self.inner.name} siblings={self.siblings:g} alone={self.alone:g}"
+        rules = self.rules
+        return f"{self.inner.name} floor={rules.floor:g} siblings={rules.siblings:g} alone={rules.alone:g}"
 
     def fit(self, memory: Memory, level: str) -> Fitted:
         """See :class:`builder.judge.rankers.Ranker`."""
-        gain = replace(memory.gain, siblings=self.siblings, alone=self.alone)
-        return self.inner.fit(replace(memory, gain=gain), level)
+        return self.inner.fit(replace(memory, gain=self.rules), level)
 
 
-POOLED = 1e9
+POOLED = GainSettings(siblings=1e9, alone=1.0)
 """So many pseudo-siblings that only the state's expectation is left."""
+KEPT = GainSettings(floor=0.0)
+"""A failed or slower step gained nothing and lost nothing, because a search keeps its best."""
 
 
 def candidates() -> tuple[Ranker, ...]:
     """Formulas to choose from, simplest first: which of them is best is decided on training folds.
 
-    Without the state (a temperature so high that all states are alike) and with it, with and without the prefix, each
-    credited against siblings or against the state's expectation alone.
+    Means, with less shrinking, with the state, with state and prefix; and means credited against the state's
+    expectation alone, and with failures as no gain.
     """
-    formulas = (
-        named(AttentionSettings(temperature=10.0, prefix=0.0)),
-        named(AttentionSettings(temperature=0.3, prefix=0.0)),
-        named(AttentionSettings(temperature=0.3, prefix=1.0)),
-        named(AttentionSettings(temperature=0.3, prefix=1.0, kappa=6.0)),
-    )
-    default = GainSettings()
-    rules = ((default.siblings, default.alone), (POOLED, 1.0))
-    return tuple(Credited(formula, siblings, alone) for siblings, alone in rules for formula in formulas)
+    means = named(AttentionSettings())
+    others = (AttentionSettings(kappa=6.0), replace(ATTENDED, prefix=0.0), ATTENDED)
+    return (means, *map(named, others), Credited(means, POOLED), Credited(means, KEPT))
 
 
 def named(settings: AttentionSettings) -> Attention:
     """Attention named by its settings."""
-    words = f"temperature={settings.temperature:g} kappa={settings.kappa:g} prefix={settings.prefix:g}"
+    near = "all" if settings.temperature is None else f"{settings.temperature:g}"
+    words = f"temperature={near} kappa={settings.kappa:g} prefix={settings.prefix:g}"
     return Attention(words, settings)
 
 
@@ -97,7 +93,4 @@ class Selected:
 
     def _regret(self, ranker: Ranker, splits: Sequence[Split], level: str) -> float:
         records = run(splits, (ranker,), level)
-        tasks: dict[str, list[float]] = {}
-        for record in records:
-            tasks.setdefault(record.occasion.task, []).append(record.judgement.regret)
-        return sum(sum(values) / len(values) for values in tasks.values()) / max(len(tasks), 1)
+        return mean_by_task(records) if records else 0.0

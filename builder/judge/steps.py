@@ -58,7 +58,7 @@ class Calibration:
     hit3: Interval
 
 
-def predictions(memory: Memory, ranker: Ranker, level: str, folds: int, seed: int = 0) -> tuple[Prediction, ...]:
+def predictions(memory: Memory, ranker: Ranker, level: str, folds: int = 5, seed: int = 0) -> tuple[Prediction, ...]:
     """Predictions of every measured or failed step by the fold that never saw its task."""
     options, columns = options_of(memory, level), memory.columns
     known = ~np.isnan(memory.gains) & (options.values >= 0) & (columns.weight > 0)

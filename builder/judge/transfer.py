@@ -12,7 +12,7 @@ from artifacts.memory.columns import Bools, Codes, codes
 from artifacts.memory.htg import Memory
 from builder.judge.occasions import Occasion, fold_of, occasions
 from builder.judge.rankers import Attention, StateOnly
-from builder.judge.replay import FOLDS, Split, figures, run
+from builder.judge.replay import FOLDS, Split, figures, run, training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def _splits(memory: Memory, trained: Bools, found: Sequence[Occasion], leave_out
         tasks = {item.task for item in test}
         rows = trained & ~_shared_rows(memory, tasks, leave_out)
         if test and rows.any():
-            train = memory.kept(rows)
+            train = training(memory, rows)
             leaked = tasks & {train.columns.task.names[code] for code in np.unique(train.columns.task.values)}
             if leaked:
                 raise AssertionError(f"leakage: {min(leaked)} is trained and tested on")

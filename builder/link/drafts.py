@@ -100,7 +100,7 @@ def _draft(trajectory: Trajectory, item: DescribedStep, parent: Step) -> Draft:
         expected=None,
         weight=weight(flags),
         flags=flags,
-        siblings=f"{trajectory.trajectory_id}/{parent.step_id}>",
+        siblings=_siblings(trajectory, parent),
         parent_sha256=parent.sha256,
         child_sha256=child.sha256,
         parent_us=parent.runtime_us,
@@ -117,6 +117,13 @@ def _draft(trajectory: Trajectory, item: DescribedStep, parent: Step) -> Draft:
         previous="" if parent.parent_id is None else f"{trajectory.trajectory_id}/{parent.step_id}",
         error_class=item.error_class or "",
     )
+
+
+def _siblings(trajectory: Trajectory, parent: Step) -> str:
+    """One id for all children of the same code, also where several trajectories of a collection start from it."""
+    if TrustFlag.NO_CODE in parent.flags:
+        return f"{trajectory.trajectory_id}/{parent.step_id}"
+    return f"{trajectory.source}|{trajectory.task.task_id}|{trajectory.device}|{parent.sha256[:16]}"
 
 
 def _exemplary(transition: Transition) -> bool:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from builder.judge.replay import Figures
     from builder.judge.report import LevelReport, ReplayReport
 
+PLURAL = {"direction": "directions", "strategy": "strategies"}
+
 
 @click.command(name="replay")
 @click.argument("reference", metavar="MEMORY")
@@ -102,7 +104,7 @@ def _verdict(level: LevelReport) -> Iterator[str]:
     for name, found in level.contrasts.items():
         counted = "losing" if name == "step" else "gaining nothing"
         yield (
-            f"  among siblings, failures {counted}: {level.level}s explain {found.explained:.1%} of what differs, "
+            f"  among siblings, failures {counted}: {PLURAL[level.level]} explain {found.explained:.1%} of what differs, "
             f"{found.by_chance:.1%} by chance (p = {found.probability:.3f}); an average effect worth "
             f"{found.worth:.3f} log2 a step would have been found"
         )

@@ -7,12 +7,19 @@ import pytest
 
 from artifacts.measurement import Bottleneck
 from artifacts.memory import attention
-from artifacts.memory.attention import AttentionSettings, attend, expected_gain, score_directions, score_strategies
+from artifacts.memory.attention import (
+    ATTENDED,
+    AttentionSettings,
+    attend,
+    expected_gain,
+    score_directions,
+    score_strategies,
+)
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.state import State
 
-SETTINGS = AttentionSettings(kappa=4.0)
+SETTINGS = replace(ATTENDED, kappa=4.0)
 
 
 def by_id(memory: Memory, state: State, settings: AttentionSettings = SETTINGS) -> dict[str, float]:
@@ -44,7 +51,7 @@ def test_one_view_answers_as_two_questions_do_and_looks_at_the_past_once(
     state, overlay = transitions[5].state, transitions[:3]
     looks: list[State] = []
     plain = attention.experience
-    monkeypatch.setattr(attention, "experience", lambda *args: looks.append(args[2]) or plain(*args))
+    monkeypatch.setattr(attention, "experience", lambda *args, **named: looks.append(args[2]) or plain(*args, **named))
     view = attend(memory, overlay, state, SETTINGS)
     directions, strategies = view.directions(), view.strategies(None, 5)
     assert looks == [state]
@@ -120,6 +127,22 @@ def test_the_prefix_counts_only_when_it_is_switched_on(memory: Memory, transitio
     off = replace(SETTINGS, prefix=0.0)
     assert by_id(memory, state, off) == by_id(memory, other, off)
     assert by_id(memory, state) != by_id(memory, other)
+
+
+def test_by_default_all_states_of_a_family_and_device_are_alike(memory: Memory, transitions: list[Transition]) -> None:
+    state = state_of(transitions, "softmax")
+    other = replace(state, step=state.step + 5, features=frozenset(), history=("fusion",), fraction_of_bound=0.1)
+
+    def added(state: State) -> dict[str, float]:
+        base = expected_gain(memory, state)
+        return {name: mean - base for name, mean in by_id(memory, state, AttentionSettings()).items()}
+
+    assert added(state) == pytest.approx(added(other))
+    assert added(state) != pytest.approx(added(replace(state, family="reduction")))
+    attended = {name: mean - expected_gain(memory, other) for name, mean in by_id(memory, other, ATTENDED).items()}
+    assert attended != pytest.approx(
+        {name: mean - expected_gain(memory, state) for name, mean in by_id(memory, state, ATTENDED).items()}
+    )
 
 
 def test_an_architecture_that_is_discounted_to_nothing_is_not_heard(

@@ -18,10 +18,12 @@ from artifacts.state import State
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance
 from builder.judge.bootstrap import improvement_interval, ratio_interval
+from builder.judge.contrasts import contrast
+from builder.judge.deals import DEALS, SHUFFLED, chance, deals, shuffled, together
 from builder.judge.metrics import judge
 from builder.judge.occasions import fold_of, occasions
 from builder.judge.offpolicy import off_policy
-from builder.judge.rankers import Attention, Estimate, StateOnly, baselines, shuffled
+from builder.judge.rankers import Attention, Estimate, StateOnly, baselines
 from builder.judge.replay import figures, run, task_splits
 from builder.judge.report import replay, replay_on
 from builder.judge.selecting import Selected
@@ -99,13 +101,13 @@ NONE = dict.fromkeys(OPTIONS, 0.0)
 def test_replay_finds_an_effect_that_is_there() -> None:
     memory = world(REAL)
     judged = Attention()
-    found = {
-        f.ranker: f
-        for f in figures(run(task_splits(memory, "direction"), (judged, *baselines(judged)), "direction"), "htam")
-    }
+    records = run(task_splits(memory, "direction"), (judged, *baselines(), *deals(judged)), "direction")
+    found = {item.ranker: item for item in figures(together(records), "htam")}
     assert found["state only"].saving.low > 0.2
     assert found["frequency prior"].saving.low > 0.2
-    assert found["shuffled memory 0"].saving.value > 0.2
+    assert found[SHUFFLED].saving.low > 0.2
+    assert len(found) == 7
+    assert chance(records, "htam") == 1 / (1 + DEALS)
     assert found["htam"].pairwise.value > 0.8
     assert found["htam"].saving.value == 0.0
 
@@ -232,8 +234,70 @@ def test_shuffling_keeps_states_and_gains_and_moves_labels() -> None:
     memory = world(REAL)
     dealt = shuffled(memory, 1)
     assert np.array_equal(dealt.gains, memory.gains)
+    assert dealt.advantages == pytest.approx(memory.advantages, abs=1e-6)
     assert sorted(dealt.columns.direction.values) == sorted(memory.columns.direction.values)
     assert not np.array_equal(dealt.columns.direction.values, memory.columns.direction.values)
+    pairs = set(zip(*(dealt.table[name].to_pylist() for name in ("direction_id", "strategy_id")), strict=True))
+    assert pairs == {(option, f"{option}.0") for option in OPTIONS}
+
+
+def test_shuffling_knows_as_much_of_what_is_tried_late_as_the_memory_does() -> None:
+    late = []
+    for item in world(NONE, tasks=10).transitions():
+        order = OPTIONS.index(item.direction_id)
+        late.append(replace(item, state=replace(item.state, step=order)))
+    memory = replace(world(NONE), table=transition_rows(late))
+    first = {option: _shares_of_the_first_place(shuffled(memory, seed), option) for seed in (3,) for option in "ad"}
+    assert first["d"] == 0.0
+    assert first["a"] > 0.2
+
+
+def _shares_of_the_first_place(memory: Memory, option: str) -> float:
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for item in memory.transitions():
+        groups.setdefault(item.siblings, []).append((item.state.step, item.direction_id))
+    return sum(min(found)[1] == option for found in groups.values()) / len(groups)
+
+
+def test_labels_that_mean_nothing_are_told_from_chance_as_seldom_as_they_should() -> None:
+    found = []
+    for seed in range(10):
+        judged, memory = Attention(), world(NONE, tasks=12, seed=seed)
+        found.append(chance(run(task_splits(memory, "direction"), (judged, *deals(judged)), "direction"), "htam"))
+    assert sum(value is not None and value <= 0.1 for value in found) <= 4
+    assert chance([], "htam") is None
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_contrast_finds_the_effects_of_options_and_nothing_where_there_are_none(kept: bool) -> None:
+    real, none = (contrast(world(effects), "direction", kept=kept) for effects in (REAL, NONE))
+    assert real is not None
+    assert none is not None
+    assert real.rows == 180
+    assert real.parents == 60
+    assert real.probability < 0.01 < 0.05 < none.probability
+    assert real.explained > 2 * real.by_chance
+    assert none.explained == pytest.approx(none.by_chance, abs=0.05)
+
+
+def test_the_effect_that_a_contrast_could_find_shrinks_with_more_parents() -> None:
+    few, many = (contrast(world(NONE, tasks=tasks), "direction", kept=False) for tasks in (10, 80))
+    assert few is not None
+    assert many is not None
+    assert many.detectable < few.detectable
+    assert 0 < many.worth < few.worth
+
+
+def test_there_is_no_contrast_where_every_parent_saw_one_option() -> None:
+    memory = world(REAL, tasks=4)
+    assert contrast(memory.kept(memory.columns.direction.values == 0), "direction", kept=False) is None
+
+
+def test_a_search_that_keeps_its_best_does_not_regret_a_failure_more_than_standing_still() -> None:
+    found = judge({"a": -1.0, "b": 0.0, "c": 0.5}, {"a": Estimate(1.0, 0.0)})
+    assert found.regret == 1.5
+    assert found.kept == 0.5
+    assert judge({"a": -1.0, "b": -0.2}, {"a": Estimate(1.0, 0.0)}).kept == 0.0
 
 
 @given(st.text(max_size=8), st.integers(2, 9))
