@@ -20,7 +20,8 @@ class ArmContext:
     Attributes:
         overlay: transitions of this run that came before the step.
         seed: names the step; an arm that draws does so from this alone.
-        taken: labels of what siblings of the same step follow already, see :attr:`Choice.label`.
+        taken: labels of what siblings of the same step follow already, see :attr:`Choice.label`, and of what was tried
+            from this parent often enough.
         intents: the model's own list, for arms that keep one.
     """
 

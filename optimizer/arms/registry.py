@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from artifacts.errors import BadInputError
+from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
 from optimizer.arms.bandit import BanditArm
 from optimizer.arms.feedback import FeedbackArm
@@ -27,13 +28,27 @@ def _no_local(memory: Memory, settings: SelectionSettings) -> Arm:
     return MemoryArm(name="no-local", memory=memory, settings=settings, local=False)
 
 
+def _attended(settings: SelectionSettings) -> SelectionSettings:
+    """``settings`` with the paper's attention, as far as the memory's own score has none."""
+    known = settings.attention
+    temperature = ATTENDED.temperature if known.temperature is None else known.temperature
+    attention = replace(known, temperature=temperature, prefix=known.prefix or ATTENDED.prefix)
+    return replace(settings, attention=attention)
+
+
+def _attention(memory: Memory, settings: SelectionSettings) -> Arm:
+    return MemoryArm(name="attention", memory=memory, settings=_attended(settings))
+
+
 def _no_prefix(memory: Memory, settings: SelectionSettings) -> Arm:
-    blind = replace(settings, attention=replace(settings.attention, prefix=0.0))
+    attended = _attended(settings)
+    blind = replace(attended, attention=replace(attended.attention, prefix=0.0))
     return MemoryArm(name="no-prefix", memory=memory, settings=blind)
 
 
 def _uniform(memory: Memory, settings: SelectionSettings) -> Arm:
-    even = replace(settings, attention=replace(settings.attention, decay=1.0))
+    attended = _attended(settings)
+    even = replace(attended, attention=replace(attended.attention, decay=1.0))
     return MemoryArm(name="uniform", memory=memory, settings=even)
 
 
@@ -61,6 +76,7 @@ _WITH_MEMORY: Mapping[str, _Maker] = {
     "htam": _htam,
     "flat": _flat,
     "no-local": _no_local,
+    "attention": _attention,
     "no-prefix": _no_prefix,
     "uniform": _uniform,
     "frozen": _frozen,
@@ -69,11 +85,12 @@ _WITH_MEMORY: Mapping[str, _Maker] = {
     "bandit": _bandit,
 }
 ARMS: Mapping[str, str] = {
-    "htam": "state, direction by transition attention, strategies under it",
+    "htam": "direction by what memory and run say of it, strategies under it",
     "flat": "strategies straight from the whole memory, no direction",
     "no-local": "the direction's name only, no strategies",
+    "attention": "directions by attention to similar states and to those taken before, as in the paper",
     "no-prefix": "attention without the directions taken before",
-    "uniform": "all positions of the prefix weigh the same",
+    "uniform": "attention in which all directions taken before weigh the same",
     "frozen": "nothing learnt while the run goes on",
     "shuffled": "the memory's structure with its contents mixed up: a control",
     "random": "directions drawn at random, with their strategies: a control",

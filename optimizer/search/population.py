@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from optimizer.arms.intents import Intent
 from optimizer.search.settings import SearchSettings
+
+CHANCES = 2
+"""Tries of one direction from one parent: an idea is not dropped for its first bad implementation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,13 @@ class Population:
                 break
             count += 1
         return count
+
+    def exhausted(self, node: Node | None) -> set[str]:
+        """Directions that were tried :data:`CHANCES` times from ``node`` and never improved it."""
+        ends = [(child.direction, self._outcome_of_try(child)) for child in self.children(node) if child.direction]
+        vain = Counter(direction for direction, improved in ends if improved is False)
+        good = {direction for direction, improved in ends if improved}
+        return {direction for direction, tries in vain.items() if tries >= CHANCES} - good
 
     def parents(self, count: int) -> list[Node | None]:
         """Where the ``count`` candidates of the next step start from; None is the reference.

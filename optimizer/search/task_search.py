@@ -172,7 +172,7 @@ class TaskSearch:
         taken: set[str] = set()
         for number, parent in enumerate(parents):
             slot = f"{self.steps_done}.{number}"
-            plan = self._plan(slot, parent, frozenset(taken))
+            plan = self._plan(slot, parent, frozenset(taken | self.population.exhausted(parent)))
             taken |= {plan.choice.label} - {""}
             plans.append((slot, plan))
         return plans

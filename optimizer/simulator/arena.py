@@ -11,7 +11,11 @@ from optimizer.arms import Arm, make_arm
 from optimizer.selection import SelectionSettings
 from optimizer.simulator.episode import Episode, play
 from optimizer.simulator.oracle import OracleArm
+from optimizer.simulator.suite import play_suite, suites_of
 from optimizer.simulator.world import World, WorldSettings, split
+
+SUITE = 13
+"""Tasks of a simulated suite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,20 @@ class Arena:
             arm = make_arm(contender.arm, known, contender.selection)
             for task in names:
                 yield task, _episodes(world, task, arm, steps, [f"{seed}/{run}" for run in range(runs)])
+
+    def suites(
+        self, contender: Contender, *, steps: int, runs: int, seed: int, tasks: frozenset[str], moving: bool
+    ) -> dict[str, list[Episode]]:
+        """Play ``tasks`` in suites of about :data:`SUITE`, each task's episodes in the order of the runs."""
+        found: dict[str, list[Episode]] = {}
+        for world, known in self._grounds:
+            arm = make_arm(contender.arm, known, contender.selection)
+            for names in suites_of([task for task in world.tasks() if task in tasks], SUITE, seed):
+                for run in range(runs):
+                    played = play_suite(world, names, arm, steps, f"{seed}/{run}", moving=moving)
+                    for task, episode in played.items():
+                        found.setdefault(task, []).append(episode)
+        return found
 
     def ceiling(
         self, *, steps: int, runs: int, seed: int, tasks: frozenset[str] | None = None

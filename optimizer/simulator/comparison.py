@@ -62,6 +62,7 @@ class ArmResult:
         progress: mean log2 gain over the start after the last step.
         by_step: the same mean after each step.
         difference: paired difference in ``progress`` to the first arm; None for that arm itself.
+        sooner: paired difference of the mean over all steps, which also sees who gets there first.
         better: share of tasks on which it is ahead of the first arm.
         directed, followed, correct: means of the same fields of :class:`optimizer.simulator.episode.Episode`.
     """
@@ -70,6 +71,7 @@ class ArmResult:
     progress: Interval
     by_step: tuple[float, ...]
     difference: Interval | None
+    sooner: Interval | None
     better: float
     directed: float
     followed: float
@@ -133,6 +135,18 @@ def results_of(played: Played, seed: int = 0) -> tuple[ArmResult, ...]:
     return tuple(found)
 
 
+def ahead_at_the_end(
+    one: Mapping[str, Sequence[Episode]], other: Mapping[str, Sequence[Episode]], seed: int = 0
+) -> Interval:
+    """How far ``one`` is ahead of ``other`` in log2 after all steps, paired by task, however many each took."""
+    reached = [[_end(played[task]) for task in sorted(one)] for played in (one, other)]
+    return interval(np.array(reached[0]) - np.array(reached[1]), seed)
+
+
+def _end(episodes: Sequence[Episode]) -> float:
+    return sum(episode.progress[-1] for episode in episodes) / len(episodes)
+
+
 def _mean_progress(episodes: Sequence[Episode]) -> npt.NDArray[np.float64]:
     mean: npt.NDArray[np.float64] = np.array([episode.progress for episode in episodes]).mean(axis=0)
     return mean
@@ -154,6 +168,7 @@ def _result(
         progress=interval(last, seed),
         by_step=tuple(float(value) for value in reached.mean(axis=0)),
         difference=None if against is None else interval(ahead, seed),
+        sooner=None if against is None else interval((reached - against).mean(axis=1), seed),
         better=float((ahead > 0).mean()),
         directed=_mean([episode.directed for episode in every]),
         followed=_mean([episode.followed for episode in directed]),

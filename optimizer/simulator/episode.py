@@ -29,24 +29,53 @@ class Episode:
     correct: float
 
 
+class Game:
+    """A simulated search under way; equal seeds give all arms equal luck and the same start."""
+
+    def __init__(self, world: World, task_id: str, arm: Arm, seed: str) -> None:
+        self._world, self._arm = world, arm
+        self.task_id = task_id
+        self._seed = f"{seed}/{task_id}"
+        self._dice = random.Random(hashlib.sha256(self._seed.encode()).digest())
+        self._begun = self._dice.choice(world.starts(task_id))
+        self._room = world.room(self._begun)
+        self._state = _fresh(self._begun.state)
+        self._overlay: list[Transition] = []
+        self._taken: list[tuple[Choice, Drawn]] = []
+        self.progress: list[float] = []
+        self.fruitless = 0
+
+    @property
+    def steps_done(self) -> int:
+        """Steps so far."""
+        return len(self._taken)
+
+    def step(self) -> None:
+        """Let the arm choose and the world answer."""
+        number = self.steps_done
+        origin = replace(_fresh(self._begun.state), step=number) if self._arm.restarts else self._state
+        choice = self._arm.choose(ArmContext(state=origin, overlay=self._overlay, seed=f"{self._seed}/{number}"))
+        used = [done.row for _, done in self._taken if done.gain is not None and done.gain > 0]
+        luck = (self._dice.random(), self._dice.random())
+        drawn = self._world.draw(origin, self.task_id, choice.direction, luck, used)
+        self._overlay += _learnt(self._begun, origin, choice, drawn, number, self._room)
+        self._state = advanced(origin, drawn, choice.direction, self._room)
+        before = self.progress[-1] if self.progress else 0.0
+        self.progress.append(max(self._state.log2_progress, before))
+        self.fruitless = 0 if self.progress[-1] > before else self.fruitless + 1
+        self._taken.append((choice, drawn))
+
+    def episode(self) -> Episode:
+        """What came of it so far."""
+        return _summary(self.progress, self._taken)
+
+
 def play(world: World, task_id: str, arm: Arm, steps: int, seed: str) -> Episode:
-    """Simulate one search of ``steps`` steps; equal seeds give all arms equal luck and the same start."""
-    dice = random.Random(hashlib.sha256(f"{seed}/{task_id}".encode()).digest())
-    begun = dice.choice(world.starts(task_id))
-    state = _fresh(begun.state)
-    overlay: list[Transition] = []
-    progress: list[float] = []
-    taken: list[tuple[Choice, Drawn]] = []
-    for step in range(steps):
-        origin = replace(_fresh(begun.state), step=step) if arm.restarts else state
-        choice = arm.choose(ArmContext(state=origin, overlay=overlay, seed=f"{seed}/{task_id}/{step}"))
-        used = [done.row for _, done in taken if done.gain is not None and done.gain > 0]
-        drawn = world.draw(origin, task_id, choice.direction, (dice.random(), dice.random()), used)
-        overlay += _learnt(begun, origin, choice, drawn, step)
-        state = advanced(origin, drawn, choice.direction)
-        progress.append(max(state.log2_progress, *progress[-1:], 0.0))
-        taken.append((choice, drawn))
-    return _summary(progress, taken)
+    """Simulate one search of ``steps`` steps."""
+    game = Game(world, task_id, arm, seed)
+    for _ in range(steps):
+        game.step()
+    return game.episode()
 
 
 def _fresh(state: State) -> State:
@@ -54,11 +83,11 @@ def _fresh(state: State) -> State:
     return replace(state, step=0, stagnation=0, history=(), log2_progress=0.0)
 
 
-def _learnt(begun: Transition, state: State, choice: Choice, drawn: Drawn, step: int) -> list[Transition]:
+def _learnt(begun: Transition, state: State, choice: Choice, drawn: Drawn, step: int, room: float) -> list[Transition]:
     """The transition that a live run would add to its overlay; none without a direction."""
     if not choice.direction:
         return []
-    gain = None if drawn.gain is None else reachable(state, drawn.gain)
+    gain = None if drawn.gain is None else reachable(state, drawn.gain, room)
     before = 100.0 if state.runtime_us is None else state.runtime_us
     return [
         replace(

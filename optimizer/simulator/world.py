@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,12 +31,15 @@ class WorldSettings:
         kappa: transitions of the chosen direction, counted by their weight, at which every second draw comes from
             them; the others come from any direction, as if the model had not followed.
         least: usable transitions that a task needs to be simulated.
+        capped: nobody gets further than the best that was recorded of a task. Without it gains add up that were one
+            discovery made twice: six undirected steps then reach several times the best that anybody recorded.
     """
 
     temperature: float = 0.2
     foreign: float = 0.02
     kappa: float = 2.0
     least: int = 5
+    capped: bool = True
 
     def __post_init__(self) -> None:
         if self.temperature <= 0 or self.kappa <= 0 or not 0 <= self.foreign <= 1 or self.least < 1:
@@ -87,6 +91,14 @@ class World:
         own = own or [row for row in self._rows if row.task.task_id == task_id]
         first = min(row.state.step for row in own)
         return tuple(row for row in own if row.state.step == first)
+
+    def room(self, begun: Transition) -> float:
+        """Log2 gain over ``begun``'s parent that was reached at most in the task's own log on that device."""
+        if not self._settings.capped:
+            return math.inf
+        same = (begun.task.task_id, begun.source, begun.state.arch)
+        own = [row for row in self._rows if (row.task.task_id, row.source, row.state.arch) == same]
+        return max(0.0, *(_reached(row, begun) for row in own))
 
     def draw(
         self, state: State, task_id: str, direction: str, luck: tuple[float, float], used: Collection[int] = ()
@@ -142,13 +154,13 @@ class World:
         )
 
 
-def advanced(state: State, drawn: Drawn, direction: str) -> State:
+def advanced(state: State, drawn: Drawn, direction: str, room: float = math.inf) -> State:
     """Return the state after ``drawn``: a faster child is the next parent, anything else leaves the parent as it is."""
     outcome = drawn.transition.outcome
-    if drawn.gain is None or drawn.gain <= 0:
+    gain = None if drawn.gain is None else reachable(state, drawn.gain, room)
+    if gain is None or gain <= 0:
         return replace(state, step=state.step + 1, stagnation=state.stagnation + 1, last_outcome=outcome)
     seen = drawn.next_state or state
-    gain = reachable(state, drawn.gain)
     return replace(
         state,
         step=state.step + 1,
@@ -164,10 +176,22 @@ def advanced(state: State, drawn: Drawn, direction: str) -> State:
     )
 
 
-def reachable(state: State, gain: float) -> float:
-    """``gain``, but not beyond the speed of light where the state knows it."""
+def _reached(row: Transition, begun: Transition) -> float:
+    """Log2 gain over ``begun``'s parent at the end of ``row``, by the most favourable of the figures that a log has."""
+    gain = max(row.reward or 0.0, 0.0)
+    found = [row.state.log2_progress + gain]
+    if row.state.log2_speedup is not None and begun.state.log2_speedup is not None:
+        found.append(row.state.log2_speedup + gain - begun.state.log2_speedup)
+    if row.child_us and begun.parent_us and row.reward is not None:
+        found.append(math.log2(begun.parent_us / row.child_us))
+    return max(found)
+
+
+def reachable(state: State, gain: float, room: float = math.inf) -> float:
+    """``gain``, but not beyond the speed of light where the state knows it, nor beyond ``room`` over the start."""
     reached = state.fraction_of_bound
-    return gain if not reached else min(gain, max(-float(np.log2(reached)), 0.0))
+    light = max(-math.log2(reached), 0.0) if reached else math.inf
+    return min(gain, light, max(room - state.log2_progress, 0.0))
 
 
 def split(tasks: Sequence[str], folds: int) -> tuple[tuple[str, ...], ...]:

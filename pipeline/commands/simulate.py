@@ -35,6 +35,7 @@ from artifacts.errors import BadInputError
 @click.option(
     "--foreign", default=0.02, show_default=True, help="Weight of other tasks' records beside the task's own."
 )
+@click.option("--uncapped", is_flag=True, help="Let gains add up beyond the best that was recorded of a task.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
@@ -63,9 +64,8 @@ def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
             least_lead=options.pop("lead"),
             attention=attention,
         )
-        settings = SimulationSettings(
-            selection=selection, world=WorldSettings(foreign=options.pop("foreign")), **options
-        )
+        world = WorldSettings(foreign=options.pop("foreign"), capped=not options.pop("uncapped"))
+        settings = SimulationSettings(selection=selection, world=world, **options)
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam simulate --help") from problem
     found = compare(memory, settings, _tell)
@@ -82,12 +82,18 @@ def _table(found: Any) -> str:
     """The comparison as text; gains are factors of speed, means over tasks are geometric."""
     lines = [
         f"{found.memory}: {found.tasks} tasks, {found.transitions} transitions, {found.episodes} simulated runs",
-        f"{'arm':<12} {'speedup':>8}  {'95 %':>13}  {'against ' + found.arms[0].arm:>20}  directed  followed  correct",
+        f"{'arm':<12} {'speedup':>8}  {'95 %':>13}  {'against ' + found.arms[0].arm:>20}  {'over all steps':>20}  "
+        "directed  followed  correct",
     ]
     for result in found.arms:
-        reached, against = result.progress, result.difference
-        versus = "" if against is None else f"{2**against.value:.3f} ({2**against.low:.3f}-{2**against.high:.3f})"
+        reached = result.progress
+        versus = f"{_factor(result.difference):>20}  {_factor(result.sooner):>20}"
         interval = f"{2**reached.low:.3f}-{2**reached.high:.3f}"
         shares = f"{result.directed:>8.0%}  {result.followed:>8.0%}  {result.correct:>7.0%}"
-        lines.append(f"{result.arm:<12} {2**reached.value:>8.3f}  {interval:>13}  {versus:>20}  {shares}")
+        lines.append(f"{result.arm:<12} {2**reached.value:>8.3f}  {interval:>13}  {versus}  {shares}")
     return "\n".join(lines)
+
+
+def _factor(interval: Any) -> str:
+    """A difference in log2 as a factor of speed with its interval."""
+    return "" if interval is None else f"{2**interval.value:.3f} ({2**interval.low:.3f}-{2**interval.high:.3f})"

@@ -183,3 +183,12 @@ def test_the_random_arm_takes_every_direction_equally_often(memory: Memory, soft
     counts = [sum(choice.direction == name for choice in choices) for name in ("access", "fusion", "tiling")]
     assert min(counts) > 70
     assert all(choice.explored and choice.strategies for choice in choices if choice.direction == "fusion")
+
+
+def test_ablations_of_attention_score_differently(memory: Memory, softmax_state: State) -> None:
+    state = replace(softmax_state, history=("tiling", "fusion"))
+    names = ("htam", "attention", "no-prefix", "uniform")
+    scores = {
+        name: make_arm(name, memory, SelectionSettings()).choose(ArmContext(state=state)).scores for name in names
+    }
+    assert len({tuple(score.mean for score in found) for found in scores.values()}) == len(names)

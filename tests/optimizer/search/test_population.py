@@ -104,6 +104,20 @@ def test_a_candidate_whose_children_never_help_is_left_after_the_window() -> Non
     assert ids(population(*start, *slower, window=3, diversity=0.0).parents(1)) == ["0.1"]
 
 
+def test_a_direction_has_two_chances_with_one_parent() -> None:
+    def tries(*ends: bool) -> Population:
+        children = [
+            node(f"{number}.0", "0.0", us=60, incumbent=40, faster=end, direction="fusion")
+            for number, end in enumerate(ends, 1)
+        ]
+        return population(node("0.0", us=40), *children)
+
+    assert tries(False).exhausted(tries().node("0.0")) == set()
+    assert tries(False, False).exhausted(tries().node("0.0")) == {"fusion"}
+    assert tries(False, True, False).exhausted(tries().node("0.0")) == set()
+    assert tries(False, False).exhausted(None) == set()
+
+
 def test_one_good_child_ends_a_stagnation() -> None:
     found = population(
         node("0.0", us=40),

@@ -8,17 +8,21 @@ from hypothesis import strategies as st
 
 from artifacts.candidate import Language
 from artifacts.errors import BadInputError
+from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
 from artifacts.state import State
 from optimizer.arms import make_arm
 from optimizer.selection import SelectionSettings
 from optimizer.simulator.arena import Arena, Contender
-from optimizer.simulator.comparison import Comparison, SimulationSettings, compare, results_of
+from optimizer.simulator.comparison import Comparison, SimulationSettings, ahead_at_the_end, compare, results_of
 from optimizer.simulator.episode import play
+from optimizer.simulator.suite import play_suite, suites_of
 from optimizer.simulator.world import World, WorldSettings, advanced, reachable, split
 
 MakeMemory = Callable[..., Memory]
-SMALL = SimulationSettings(arms=("feedback", "htam"), runs=2, selection=SelectionSettings(explore=0.0))
+ENDLESS = WorldSettings(capped=False)
+ATTENTIVE = SelectionSettings(explore=0.0, attention=ATTENDED)
+SMALL = SimulationSettings(arms=("feedback", "htam"), runs=2, selection=ATTENTIVE, world=ENDLESS)
 
 
 def difference(found: Comparison, arm: str) -> tuple[float, float, float]:
@@ -117,6 +121,58 @@ def test_nobody_passes_the_speed_of_light() -> None:
     assert reachable(replace(near, fraction_of_bound=1.0), 3.0) == 0.0
 
 
+def test_nobody_gets_further_than_the_best_that_was_recorded(memory_with: MakeMemory) -> None:
+    memory = memory_with(0.5)
+    capped, endless = World(memory, WorldSettings()), World(memory, ENDLESS)
+    best = {
+        task: max(row.reward or 0 for row in memory.transitions() if row.task.task_id == task)
+        for task in capped.tasks()
+    }
+    reached = {task: play(capped, task, make_arm("feedback", None, SelectionSettings()), 30, "0") for task in best}
+    beyond = [play(endless, task, make_arm("feedback", None, SelectionSettings()), 30, "0") for task in best]
+    assert all(episode.progress[-1] <= best[task] + 1e-5 for task, episode in reached.items())
+    assert min(episode.progress[-1] for episode in beyond) > max(best.values())
+
+
+def test_an_arm_that_gets_there_sooner_is_ahead_over_all_steps(memory_with: MakeMemory) -> None:
+    found = compare(memory_with(1.0), replace(SMALL, world=WorldSettings(), steps=12))
+    sooner = found.arms[1].sooner
+    assert sooner is not None
+    assert sooner.low > 0
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_suite_uses_the_same_steps_whether_they_move_or_not(memory_with: MakeMemory, moving: bool) -> None:
+    world = World(memory_with(0.5), ENDLESS)
+    arm = make_arm("feedback", None, SelectionSettings())
+    played = play_suite(world, world.tasks(), arm, 6, "0", moving=moving)
+    steps = [len(episode.progress) for episode in played.values()]
+    assert sum(steps) == 6 * len(played)
+    assert (len(set(steps)) > 1) == moving
+
+
+def test_without_moving_a_suite_is_its_tasks_alone(memory_with: MakeMemory) -> None:
+    world = World(memory_with(0.5), ENDLESS)
+    arm = make_arm("feedback", None, SelectionSettings())
+    played = play_suite(world, world.tasks(), arm, 4, "0", moving=False)
+    assert played == {task: play(world, task, arm, 4, "0") for task in world.tasks()}
+
+
+def test_steps_that_move_are_compared_by_what_was_reached(memory_with: MakeMemory) -> None:
+    arena = Arena(memory_with(0.5), folds=5, world=ENDLESS)
+    contender = Contender(label="feedback", arm="feedback")
+    luck = {"steps": 4, "runs": 2, "seed": 0, "tasks": frozenset(arena.tasks)}
+    even, moved = (arena.suites(contender, **luck, moving=moving) for moving in (False, True))  # type: ignore[arg-type]
+    assert ahead_at_the_end(even, even).value == 0.0
+    assert set(even) == set(moved) == set(arena.tasks)
+
+
+@given(st.lists(st.text(max_size=3)), st.integers(2, 10))
+def test_suites_hold_every_task_once(tasks: list[str], size: int) -> None:
+    found = [name for suite in suites_of(tasks, size, 0) for name in suite]
+    assert sorted(found) == sorted(tasks)
+
+
 @given(st.lists(st.text(max_size=3)), st.integers(2, 10))
 def test_folds_hold_every_task_once(tasks: list[str], folds: int) -> None:
     groups = split(tasks, folds)
@@ -148,9 +204,9 @@ def test_an_arm_that_knows_the_world_is_ahead_of_all(memory_with: MakeMemory) ->
 
 
 def test_contenders_can_be_compared_on_some_of_the_tasks(memory_with: MakeMemory) -> None:
-    arena = Arena(memory_with(1.0), folds=5, world=WorldSettings())
+    arena = Arena(memory_with(1.0), folds=5, world=ENDLESS)
     half = frozenset(arena.tasks[::2])
-    plain, hindered = SelectionSettings(explore=0.0), SelectionSettings(explore=0.0, least_lead=1e6)
+    plain, hindered = ATTENTIVE, replace(ATTENTIVE, least_lead=1e6)
     contenders = [
         Contender(label="open", arm="htam", selection=plain),
         Contender(label="closed", arm="htam", selection=hindered),
