@@ -128,7 +128,7 @@ def _rules(*rules: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 _HEAVY = r"_(conv\w{0,12}|linear|gemm|matmul|bmm)_"
-_EPILOGUE = r"(?<=_)(relu|gelu|silu|swish|sigmoid|tanh|softmax|\w{0,6}pool\w{0,3}|norm|bias|add)_"
+_EPILOGUE = r"(?<=_)(relu|gelu|silu|swish|sigmoid|tanh|softmax|\w{0,6}pool\w{0,3}|norm|logsumexp|bias|add)_"
 
 # Read top to bottom, first match wins: the operator a name is about comes before its epilogue.
 _NAME_RULES = _rules(
@@ -139,7 +139,7 @@ _NAME_RULES = _rules(
     ("moe", r"_moe_|mixture_of_experts"),
     ("attention", r"attention|_attn_|_mha_|_gqa_|_mla_|_sdpa_|dsa_(?!topk)|_dsa_sparse"),
     ("sort", r"_top_?k_|_sort_|argsort|_topk_indexer|_median_|_unique_"),
-    ("recurrent", r"_(vanilla_?)?rnn|_lstm|_gru_|_gru|gdn|_ssm_|mamba|gated_delta|_retention_"),
+    ("recurrent", r"_recurren(ce|t)_|_(vanilla_?)?rnn|_lstm|_gru_|_gru|gdn|_ssm_|mamba|gated_delta|_retention_"),
     ("loss", r"loss|_kl_?div|cross_entropy|_mse_|_nll_"),
     ("softmax", r"soft_?max"),
     ("scan", r"cumsum|cumprod|_cum_|_scan_|prefix_sum|cummax|cummin"),

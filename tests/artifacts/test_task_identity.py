@@ -50,6 +50,7 @@ def test_level_two_is_fusion_and_level_three_a_model_unless_it_is_attention_or_r
         ("dsa_sparse_attention", "attention"),
         ("moe_fp8_block_scale", "moe"),
         ("gdn_decode", "recurrent"),
+        ("gated_recurrence", "recurrent"),
         ("fused_relu_conv2d", "fusion"),
         ("LogSoftmax", "softmax"),
         ("Max_Pooling_2D", "pooling"),
@@ -74,10 +75,17 @@ def test_any_text_names_a_valid_task(level, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["mnist_conv_relu_pool", "matmul_bias_relu_rowsum", "layer_norm_relu_linear", "llama_ffw"]
+    "name",
+    ["mnist_conv_relu_pool", "matmul_bias_relu_rowsum", "layer_norm_relu_linear", "llama_ffw", "linear_logsumexp"],
 )
 def test_a_heavy_operator_with_an_epilogue_is_a_fusion(name):
     assert operator_family(name) == "fusion"
+
+
+@pytest.mark.parametrize("name", ["bias_gelu_residual", "swiglu", "rotary_embedding"])
+def test_a_chain_of_pointwise_operators_is_elementwise_however_long(name):
+    """One pass over memory: what helps it is what helps one of them, not what helps a product with an epilogue."""
+    assert operator_family(name) == "elementwise"
 
 
 @pytest.mark.parametrize(("name", "family"), [("depthwise_conv_2d", "convolution"), ("mnist_linear", "matmul")])
