@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect import Flow, Task
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from artifacts.errors import HtamError, UnavailableError
@@ -84,6 +84,10 @@ def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters
     The heartbeat of a flow run is a thread that costs a second to join, so it is off for runs that
     their caller waits for.
     """
+    if not PREFECT_API_URL.value():
+        from flows.embedded import leash_server  # brings a whole web server along
+
+        leash_server()
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         return flow.with_options(task_runner=task_runner(settings))(*args, **parameters)
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,30 @@ def test_what_does_not_listen_is_killed_with_all_it_started(tmp_path: Path) -> N
         assert process.stdout.readline() == "ready\n"
         assert len(processes_that_mention(str(tmp_path))) == 2
     assert process.returncode == -signal.SIGKILL
-    end = time.monotonic() + 30
-    while processes_that_mention(str(tmp_path)) and time.monotonic() < end:
+    until(lambda: not processes_that_mention(str(tmp_path)))
+
+
+def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "from prefect.client.orchestration import get_client\n"
+        "from flows.embedded import leash_server\n"
+        "leash_server()\n"
+        "with get_client(sync_client=True) as client:\n"
+        "    client.hello()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= {"PREFECT_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-P", "-c", script], env=environment) as command:
+        until(lambda: len(processes_that_mention(str(tmp_path))) == 2)
+        command.kill()
+    until(lambda: not processes_that_mention(str(tmp_path)))
+
+
+def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
         time.sleep(0.05)
-    assert processes_that_mention(str(tmp_path)) == {}
 
 
 def test_what_a_service_that_was_killed_left_running_is_set_to_crashed() -> None:
