@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from importlib.metadata import version
 
 from artifacts.errors import HtamError
@@ -26,16 +27,26 @@ def prefect() -> Finding:
 
 
 def prefect_home() -> Finding:
-    """Where Prefect keeps its database and whether a server is used; telemetry."""
+    """Where Prefect keeps its database, whether a server is used and answers; telemetry."""
     import flows
 
     server = os.environ.get("PREFECT_API_URL", "")
-    home = os.environ.get("PREFECT_HOME", ".htam/prefect beside the work (commands), ~/.prefect (htam serve)")
+    home = os.environ.get("PREFECT_HOME", "prefect below the work folder")
     off = os.environ.get("DO_NOT_TRACK") == "1" or os.environ.get("PREFECT_SERVER_ANALYTICS_ENABLED") == "false"
     text = f"server {server or 'embedded'}, home {home}, telemetry {'off' if off else 'on'}"
+    if server and not _healthy(server):
+        return broken("prefect home", f"{text}; it does not answer", "start it, or unset PREFECT_API_URL")
     if not off:
         return missing("prefect home", text, f"unset DO_NOT_TRACK so that {flows.__name__} can switch it off")
     return good("prefect home", text)
+
+
+def _healthy(server: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{server}/health", timeout=5):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def store(url: str) -> Finding:

@@ -46,6 +46,13 @@ def test_versions_that_break_prefect_are_named(package: str, found: str, monkeyp
     assert f"{package} {found}" in finding.text
 
 
+def test_a_prefect_server_that_does_not_answer_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    finding = services.prefect_home()
+    assert finding.status is Status.BROKEN
+    assert "127.0.0.1:9" in finding.text
+
+
 def test_the_installed_versions_fit_prefect() -> None:
     assert services.prefect().status is Status.GOOD
 
