@@ -20,7 +20,7 @@ class Progress:
     """Listens to a run's new events; a context manager around one sitting.
 
     Args:
-        tasks: task ids in order; ``steps``: steps that each may take.
+        tasks: task ids in order; ``steps``: steps that they take on average.
     """
 
     def __init__(self, tasks: tuple[str, ...], steps: int) -> None:
@@ -61,12 +61,13 @@ class Progress:
     def _table(self) -> Table:
         from rich.table import Table
 
-        table = Table(caption=f"{self._calls} answers, {self._usd:.2f} USD")
+        done, planned = sum(row.steps for row in self._rows.values()), self._steps * len(self._rows)
+        table = Table(caption=f"{done} of {planned} steps, {self._calls} answers, {self._usd:.2f} USD")
         for name in ("task", "step", "best over eager", "now"):
             table.add_column(name)
         for task, row in self._rows.items():
             best = "" if row.best is None else f"{row.best:.2f}x"
-            table.add_row(task, f"{row.steps}/{self._steps}", best, row.now)
+            table.add_row(task, str(row.steps), best, row.now)
         return table
 
 

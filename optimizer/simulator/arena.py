@@ -30,6 +30,10 @@ class Contender:
 class Arena:
     """The tasks of one memory, ready to be played.
 
+    Attributes:
+        grounds: each group's world, and the memory without the group.
+        tasks: all that can be played.
+
     Args:
         memory: all the experience there is.
         folds: groups of tasks; an arm's memory lacks the whole group of the task that it works on.
@@ -41,8 +45,8 @@ class Arena:
 
     def __init__(self, memory: Memory, *, folds: int, world: WorldSettings) -> None:
         groups = split(memory.columns.task.names, folds)
-        self._grounds = [(World(_only(memory, group), world), memory.filter(exclude_tasks=group)) for group in groups]
-        self.tasks = tuple(task for ground, _ in self._grounds for task in ground.tasks())
+        self.grounds = [(World(_only(memory, group), world), memory.filter(exclude_tasks=group)) for group in groups]
+        self.tasks = tuple(task for ground, _ in self.grounds for task in ground.tasks())
         if len(self.tasks) < 2 or len(groups) < 2:
             raise BadInputError(
                 f"{memory.reference} holds {len(self.tasks)} tasks with {world.least} or more measured transitions",
@@ -53,7 +57,7 @@ class Arena:
         self, contender: Contender, *, steps: int, runs: int, seed: int, tasks: frozenset[str] | None = None
     ) -> Iterator[tuple[str, list[Episode]]]:
         """Yield each task (all, or those in ``tasks``) with its episodes; equal seeds give equal luck."""
-        for world, known in self._grounds:
+        for world, known in self.grounds:
             names = [task for task in world.tasks() if tasks is None or task in tasks]
             arm = make_arm(contender.arm, known, contender.selection)
             for task in names:
@@ -64,7 +68,7 @@ class Arena:
     ) -> dict[str, list[Episode]]:
         """Play ``tasks`` in suites of about :data:`SUITE`, each task's episodes in the order of the runs."""
         found: dict[str, list[Episode]] = {}
-        for world, known in self._grounds:
+        for world, known in self.grounds:
             arm = make_arm(contender.arm, known, contender.selection)
             for names in suites_of([task for task in world.tasks() if task in tasks], SUITE, seed):
                 for run in range(runs):
@@ -77,7 +81,7 @@ class Arena:
         self, *, steps: int, runs: int, seed: int, tasks: frozenset[str] | None = None
     ) -> Iterator[tuple[str, list[Episode]]]:
         """As :meth:`play`, by an arm that knows the world."""
-        for world, _ in self._grounds:
+        for world, _ in self.grounds:
             for task in world.tasks():
                 if tasks is None or task in tasks:
                     arm = OracleArm(world=world, task_id=task)

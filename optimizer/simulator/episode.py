@@ -39,7 +39,7 @@ class Game:
         self._dice = random.Random(hashlib.sha256(self._seed.encode()).digest())
         self._begun = self._dice.choice(world.starts(task_id))
         self._room = world.room(self._begun)
-        self._state = _fresh(self._begun.state)
+        self.state = _fresh(self._begun.state)
         self._overlay: list[Transition] = []
         self._taken: list[tuple[Choice, Drawn]] = []
         self.progress: list[float] = []
@@ -53,15 +53,15 @@ class Game:
     def step(self) -> None:
         """Let the arm choose and the world answer."""
         number = self.steps_done
-        origin = replace(_fresh(self._begun.state), step=number) if self._arm.restarts else self._state
+        origin = replace(_fresh(self._begun.state), step=number) if self._arm.restarts else self.state
         choice = self._arm.choose(ArmContext(state=origin, overlay=self._overlay, seed=f"{self._seed}/{number}"))
         used = [done.row for _, done in self._taken if done.gain is not None and done.gain > 0]
         luck = (self._dice.random(), self._dice.random())
         drawn = self._world.draw(origin, self.task_id, choice.direction, luck, used)
         self._overlay += _learnt(self._begun, origin, choice, drawn, number, self._room)
-        self._state = advanced(origin, drawn, choice.direction, self._room)
+        self.state = advanced(origin, drawn, choice.direction, self._room)
         before = self.progress[-1] if self.progress else 0.0
-        self.progress.append(max(self._state.log2_progress, before))
+        self.progress.append(max(self.state.log2_progress, before))
         self.fruitless = 0 if self.progress[-1] > before else self.fruitless + 1
         self._taken.append((choice, drawn))
 

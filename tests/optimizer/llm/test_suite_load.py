@@ -81,7 +81,7 @@ def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Stan
         seed=1,
         backend="cpu",
         target=Target(arch="cpu", language=Language.CPP),
-        search=SearchSettings(steps=6, candidates=1),
+        search=SearchSettings(steps=6, candidates=1, reallocate=False),
         prompt=PromptSettings(model="m", language=Language.CPP, device="cpu", max_tokens=500),
     )
     chosen = ClientSettings(
