@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from prefect import flow, unmapped
@@ -12,6 +13,7 @@ from flows import pages, rebuild, stages
 from flows.engine import EngineSettings, task_runner
 from flows.notify import HOOKS
 from flows.order import BuildOrder
+from flows.reporting import write_report
 
 
 @flow(name="build-memory", flow_run_name="{name}", **HOOKS)
@@ -74,4 +76,5 @@ def rebuild_on_new_logs(
         return rebuild.unchanged(order, tag)
     run = build_memory.with_options(task_runner=task_runner(EngineSettings(**engine or {})))
     built = run(fresh, store, name, work, model, rebuild.CANDIDATE, True, replay, refine, refine_url)
+    write_report([built, "--store", store, "--work", work], str(Path(work) / "reports" / f"{built}.html"))
     return rebuild.ended(rebuild.promoted_or_not(built, order, tag))

@@ -8,6 +8,7 @@ from flows.devices import Devices
 from flows.elsewhere import LOST_S, optimize_elsewhere
 from flows.notify import HOOKS
 from flows.pages import suite_table
+from flows.reporting import write_report
 from flows.suite import optimize_task, settled, suite_entries
 
 
@@ -43,4 +44,6 @@ def optimize_suite(
         futures = optimize_task.map(entries, unmapped(options or {}), unmapped(lent), unmapped(timeout_s))
     results = settled(entries, futures)
     suite_table(results)
+    made = [result.entry.run for result in results if result.problem is None]
+    write_report.map([[run] for run in made], [f"{run}.html" for run in made]).wait()
     return [result.checked() for result in results]

@@ -92,6 +92,8 @@ def test_without_new_logs_nothing_is_published(runs: Path, tmp_path: Path) -> No
     assert first["built"] == f"team@{first['version']}"
     assert (again["version"], again["built"]) == (first["version"], "")
     assert "no new logs" in again["reason"]
+    (page,) = (tmp_path / "work/reports").glob("*.html")
+    assert first["built"] in page.read_text()
 
 
 def test_a_new_run_becomes_a_new_version(runs: Path, tmp_path: Path, add_run: Callable[..., Path]) -> None:

@@ -30,6 +30,7 @@ def test_every_task_of_a_suite_gets_a_run_of_its_own(tmp_path: Path) -> None:
     for run in found:
         kinds = [event.kind for event in RunLog.open(Path(run)).events()]
         assert kinds[:1] == ["task_started"]
+        assert Path(run).name in Path(f"{run}.html").read_text()
 
 
 def test_a_task_that_cannot_be_run_stops_no_other_and_fails_the_flow(tmp_path: Path) -> None:
