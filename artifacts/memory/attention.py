@@ -1,13 +1,13 @@
 """What past transitions say about the next step from a state. Pure and explainable.
 
 Each recorded transition speaks for its direction with its trust, discounted on other devices. What it says is its
-*advantage*: its gain beyond its siblings, the other children of its parent. Means back off from device to family to
-all, each level shrunken towards the next with ``kappa`` pseudo-observations.
+*advantage*: its gain beyond its siblings, the other children of its parent. The mean over our operator family
+in our language backs off to that over our language and that to the mean over all, each shrunken towards the next.
 
 That is the score that is shipped, because replay found nothing that attention to states and lineages adds to it
-(docs/decisions/0006-means-over-siblings.md). The paper's attention is a setting, :data:`ATTENDED`: transition i then
-counts ``exp((similarity(x_i, s) - 1) / temperature)`` times, and where its lineage came the same way as ours again that
-much times ``sum_j decay^j [p_ij = h_j]``.
+(docs/decisions/0006-means-over-siblings.md). The paper's attention is a setting, :data:`ATTENDED`: a last level, in
+which transition i counts ``exp((similarity(x_i, s) - 1) / temperature)`` times, and where its lineage came the same way
+as ours again that much times ``sum_j decay^j [p_ij = h_j]``.
 
 Replay (builder) and selection (optimizer) call the same functions.
 """
@@ -38,7 +38,7 @@ class AttentionSettings:
 
     Attributes:
         temperature: of the similarity, smaller looks only at near states; None takes all states for alike.
-        kappa: pseudo-observations of each back-off level.
+        kappa: pseudo-observations that a level of back-off is worth to the next; ``family`` the same for the family's.
         decay: weight of the j-th last direction of the prefix is ``decay ** j``; 1 is uniform.
         prefix: strength of agreement with the lineage, 0 does not look at it.
         arch_discount: factor on experience from another device architecture.
@@ -49,6 +49,7 @@ class AttentionSettings:
 
     temperature: float | None = None
     kappa: float = 20.0
+    family: float = 60.0
     decay: float = 0.5
     prefix: float = 0.0
     arch_discount: float = 0.5
@@ -57,8 +58,9 @@ class AttentionSettings:
     saturated: float = 0.9
 
     def __post_init__(self) -> None:
-        if (self.temperature is not None and self.temperature <= 0) or self.kappa <= 0:
-            raise ValueError(f"temperature and kappa must be positive, got {self.temperature} and {self.kappa}")
+        if min(self.kappa, self.family) <= 0 or (self.temperature is not None and self.temperature <= 0):
+            given = f"{self.temperature}, {self.kappa} and {self.family}"
+            raise ValueError(f"temperature, kappa and family must be positive, got {given}")
         if not 0 < self.decay <= 1 or not 0 <= self.arch_discount <= 1 or self.prefix < 0 or self.overlay < 0:
             raise ValueError("decay and arch_discount lie in 0..1, prefix and overlay are not negative")
 
@@ -73,8 +75,8 @@ class DirectionScore:
 
     Attributes:
         mean: expected log2 gain of the next step, ``spread`` the standard deviation of that mean.
-        effective_n: how many transitions of equal weight the mean rests on.
-        prior: expected log2 gain before looking at similar states (family level).
+        effective_n: how many transitions of equal weight the mean rests on: our language's, or those attended to.
+        prior: expected log2 gain before looking at the language, the family and similar states.
         masked: why the direction is out of the question; empty when it is not.
         evidence: (transition id, its share in the mean), the strongest first.
     """
@@ -149,20 +151,24 @@ class Attention:
         return expected_gain(self.past.memory, self.state) if self.settings.advantage else 0.0
 
     @cached_property
-    def _local(self) -> Array:
-        """Attention to each row: its weight, discounted by device and distance, raised where its lineage is ours."""
+    def _levels(self) -> tuple[_Level, ...]:
+        """Weight of each row at each level of back-off, all experience first."""
         past, settings = self.past, self.settings
-        alpha = past.weight.astype(np.float64) * np.where(past.same_arch, 1.0, settings.arch_discount)
+        every = past.weight.astype(np.float64) * np.where(past.same_arch, 1.0, settings.arch_discount)
+        language = every * past.same_language
+        levels = [_Level(every, settings.kappa), _Level(language, settings.kappa, counts=True)]
+        levels.append(_Level(language * past.same_family, settings.family))
+        if settings.temperature is None and not settings.prefix:
+            return tuple(levels)
+        near = every
         if settings.temperature is not None:
-            alpha = alpha * np.exp((past.similarity.astype(np.float64) - 1.0) / settings.temperature)
-        if settings.prefix:
-            alpha = alpha * (1.0 + _prefix_match(past, settings))
-        return alpha
+            near = near * np.exp((past.similarity.astype(np.float64) - 1.0) / settings.temperature)
+        return (*levels, _Level(near * (1.0 + _prefix_match(past, settings)), settings.kappa, counts=True))
 
     @cached_property
     def _by_direction(self) -> _Posterior:
         count = len(self.past.memory.directions)
-        return _posterior(self.past, self._local, self.past.direction, self.settings, np.zeros(count))
+        return _posterior(self.past, self._levels, self.past.direction, self.settings, np.zeros(count))
 
     @cached_property
     def _by_strategy(self) -> _Posterior:
@@ -170,7 +176,7 @@ class Attention:
         position = {direction.direction_id: code for code, direction in enumerate(memory.directions)}
         parents = np.array([position[strategy.direction_id] for strategy in memory.strategies], np.int64)
         start = self._by_direction.mean[parents]
-        return _posterior(self.past, self._local, self.past.strategy, self.settings, start)
+        return _posterior(self.past, self._levels, self.past.strategy, self.settings, start)
 
 
 def attend(memory: Memory, overlay: Sequence[Transition], state: State, settings: AttentionSettings) -> Attention:
@@ -214,6 +220,14 @@ def saturation(direction: Direction, state: State, settings: AttentionSettings) 
 
 
 @dataclass(frozen=True, slots=True)
+class _Level:
+    weight: Array
+    kappa: float
+    counts: bool = False
+    """Whether the effective number of observations is counted here; of several levels, in the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Posterior:
     mean: Array
     spread: Array
@@ -224,31 +238,34 @@ class _Posterior:
 
 
 def _posterior(
-    past: Experience, attention: Array, groups: npt.NDArray[np.int32], settings: AttentionSettings, start: Array
+    past: Experience,
+    levels: Sequence[_Level],
+    groups: npt.NDArray[np.int32],
+    settings: AttentionSettings,
+    start: Array,
 ) -> _Posterior:
     """Posterior of each of the ``len(start)`` groups, shrunken towards ``start`` at the last."""
     known, count = (groups >= 0) & ~np.isnan(past.gain), len(start)
     which = groups[known]
     said = (past.advantage if settings.advantage else past.gain)[known].astype(np.float64)
-    weight = past.weight[known].astype(np.float64)
-    local = attention[known]
-    kappa = settings.kappa
 
     def total_of(values: Array) -> Array:
         return np.bincount(which, weights=values, minlength=count).astype(np.float64)
 
-    def level(weights: Array, prior: Array) -> Array:
-        return (kappa * prior + total_of(weights * said)) / (kappa + total_of(weights))
-
-    overall = level(weight, start)
-    family = level(weight * past.same_family[known], overall)
-    mean = level(local, family)
-    total, square = total_of(local), total_of(local**2)
-    effective = np.where(square > 0, np.minimum(total, total**2 / np.maximum(square, 1e-12)), 0.0)
-    noise = float(np.sqrt(np.average(said**2, weights=weight))) if weight.sum() > 0 else 1.0
+    means, effective, share = [start], np.zeros(count), np.zeros(len(said))
+    for level in levels:
+        weight = level.weight[known]
+        total = total_of(weight)
+        means.append((level.kappa * means[-1] + total_of(weight * said)) / (level.kappa + total))
+        share = (level.kappa * share + weight * said) / (level.kappa + total[which])
+        if level.counts:
+            square = total_of(weight**2)
+            effective = np.where(square > 0, np.minimum(total, total**2 / np.maximum(square, 1e-12)), 0.0)
+    trusted = past.weight[known].astype(np.float64)
+    noise = float(np.sqrt(np.average(said**2, weights=trusted))) if trusted.sum() > 0 else 1.0
     pull = np.zeros(len(groups))
-    pull[known] = local * said / (kappa + total[which])
-    return _Posterior(mean, noise / np.sqrt(kappa + effective), effective, family, pull)
+    pull[known] = share
+    return _Posterior(means[-1], noise / np.sqrt(settings.kappa + effective), effective, means[1], pull)
 
 
 def _prefix_match(past: Experience, settings: AttentionSettings) -> Array:

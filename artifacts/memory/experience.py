@@ -34,8 +34,8 @@ class Experience:
     """Rows of memory and overlay from the viewpoint of one state.
 
     Attributes:
-        similarity: 0..1, 1 for the same state, and for all where states were not compared; ``same_arch`` and
-            ``same_family`` compare with the state's.
+        similarity: 0..1, 1 for the same state, and for all where states were not compared; ``same_arch``,
+            ``same_language`` and ``same_family`` compare with the state's.
         previous, history: direction codes, newest first.
         identities: transition ids of the overlay rows, which follow the memory's.
     """
@@ -44,6 +44,7 @@ class Experience:
     identities: tuple[str, ...]
     similarity: Floats
     same_arch: Bools
+    same_language: Bools
     same_family: Bools
     direction: npt.NDArray[np.int32]
     strategy: npt.NDArray[np.int32]
@@ -61,7 +62,7 @@ class Experience:
 
 
 def experience(
-    memory: Memory, overlay: Sequence[Transition], state: State, overlay_weight: float, *, compared: bool = True
+    memory: Memory, overlay: Sequence[Transition], state: State, overlay_weight: float, *, compared: bool
 ) -> Experience:
     """What memory and overlay hold, seen from ``state``; ``compared=False`` leaves out similarity, which costs most."""
     columns = memory.columns
@@ -78,6 +79,7 @@ _Seen = tuple[
     Floats,
     Bools,
     Bools,
+    Bools,
     npt.NDArray[np.int32],
     npt.NDArray[np.int32],
     npt.NDArray[np.int32],
@@ -88,11 +90,11 @@ _Seen = tuple[
 
 
 def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credit: Floats, compared: bool) -> _Seen:
-    arch, family = columns.categories["arch"], columns.categories["family"]
     return (
         similarity(columns, state) if compared else np.ones(len(columns), np.float32),
-        arch.values == arch.code(state.arch),
-        family.values == family.code(state.family),
+        _same(columns, "arch", state),
+        _same(columns, "language", state),
+        _same(columns, "family", state),
         columns.direction.values,
         columns.strategy.values,
         columns.previous,
@@ -125,10 +127,19 @@ def similarity(columns: Columns, state: State) -> Floats:
     return result / np.float32(total)
 
 
-def _category_alike(columns: Columns, name: str, state: State) -> Floats:
+def _same(columns: Columns, name: str, state: State) -> Bools:
+    column, text = columns.categories[name], _text(state, name)
+    same: Bools = (column.values == column.code(text)) & (column.values >= 0)
+    return same
+
+
+def _text(state: State, name: str) -> str | None:
     value = getattr(state, name)
-    text = None if value is None else str(getattr(value, "value", value))
-    column = columns.categories[name]
+    return None if value is None else str(getattr(value, "value", value))
+
+
+def _category_alike(columns: Columns, name: str, state: State) -> Floats:
+    column, text = columns.categories[name], _text(state, name)
     # One entry a known value and a last one for rows without: a gather instead of a comparison of strings.
     alike = [_alike(known, text) for known in column.names] + [_alike(None, text)]
     found: Floats = np.array(alike, np.float32)[column.values]

@@ -41,18 +41,18 @@ KEPT = GainSettings(floor=0.0)
 def candidates() -> tuple[Ranker, ...]:
     """Formulas to choose from, simplest first: which of them is best is decided on training folds.
 
-    Means, with less shrinking, with the state, with state and prefix; and means credited against the state's
-    expectation alone, and with failures as no gain.
+    Means with more and with less of the family; attention to the state, and to state and prefix; means credited
+    against the state's expectation alone, and with failures as no gain.
     """
     means = named(AttentionSettings())
-    others = (AttentionSettings(kappa=6.0), replace(ATTENDED, prefix=0.0), ATTENDED)
+    others = (AttentionSettings(family=1e9), AttentionSettings(family=20.0), replace(ATTENDED, prefix=0.0), ATTENDED)
     return (means, *map(named, others), Credited(means, POOLED), Credited(means, KEPT))
 
 
 def named(settings: AttentionSettings) -> Attention:
     """Attention named by its settings."""
     near = "all" if settings.temperature is None else f"{settings.temperature:g}"
-    words = f"temperature={near} kappa={settings.kappa:g} prefix={settings.prefix:g}"
+    words = f"family={settings.family:g} temperature={near} prefix={settings.prefix:g}"
     return Attention(words, settings)
 
 

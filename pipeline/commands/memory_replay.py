@@ -104,8 +104,8 @@ def _verdict(level: LevelReport) -> Iterator[str]:
     for name, found in level.contrasts.items():
         counted = "losing" if name == "step" else "gaining nothing"
         yield (
-            f"  among siblings, failures {counted}: {PLURAL[level.level]} explain {found.explained:.1%} of what differs, "
-            f"{found.by_chance:.1%} by chance (p = {found.probability:.3f}); an average effect worth "
+            f"  among siblings, failures {counted}: {PLURAL[level.level]} explain {found.explained:.1%} of what "
+            f"differs, {found.by_chance:.1%} by chance (p = {found.probability:.3f}); an average effect worth "
             f"{found.worth:.3f} log2 a step would have been found"
         )
     beaten = [name for name, won in level.beaten.items() if won]
