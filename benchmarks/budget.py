@@ -54,7 +54,7 @@ ARMS = (
             selection=SelectionSettings(least_lead=lead, attention=how),
         )
         for name, how in (("means over siblings", AttentionSettings()), ("attention", ATTENDED))
-        for lead in (0.0, 0.7)
+        for lead in (0.0, 0.7, 1.5)
     ),
     *(Contender(label=arm, arm=arm) for arm in ("shuffled", "flat", "random", "bandit")),
 )

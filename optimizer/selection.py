@@ -32,7 +32,7 @@ class SelectionSettings:
     optimism: float = 0.5
     explore: float = 0.1
     least_evidence: float = 1.0
-    least_lead: float = 0.7
+    least_lead: float = 1.5
     strategies: int = 3
     least_strategy_evidence: float = 0.25
     attention: AttentionSettings = field(default_factory=AttentionSettings)

@@ -68,7 +68,7 @@ class Selection:
 
     explore: float = 0.1
     optimism: float = 0.5
-    lead: float = 0.7
+    lead: float = 1.5
     leave_out: str = "none"
 
     def __post_init__(self) -> None:

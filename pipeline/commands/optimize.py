@@ -63,7 +63,7 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--candidates", default=1, show_default=True, help="Candidates a step (N).")
 @click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
 @click.option(
-    "--lead", default=0.7, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+    "--lead", default=1.5, show_default=True, help="Standard deviations over the state alone that the gate asks for."
 )
 @click.option(
     "--language",

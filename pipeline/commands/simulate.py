@@ -30,7 +30,7 @@ from artifacts.errors import BadInputError
 @click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
 @click.option("--optimism", default=0.5, show_default=True, help="Standard deviations added to a direction's mean.")
 @click.option(
-    "--lead", default=0.7, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+    "--lead", default=1.5, show_default=True, help="Standard deviations over the state alone that the gate asks for."
 )
 @click.option(
     "--foreign", default=0.02, show_default=True, help="Weight of other tasks' records beside the task's own."

@@ -9,13 +9,14 @@ import pytest
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from artifacts.measurement import Bottleneck
+from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.state import State
 from optimizer.arms import ARMS, Arm, ArmContext, Choice, make_arm
 from optimizer.selection import SelectionSettings
 
-SETTINGS = SelectionSettings(explore=0.0, least_lead=0.0)
+SETTINGS = SelectionSettings(explore=0.0, least_lead=0.0, attention=ATTENDED)
 WITH_MEMORY = [name for name in ARMS if name not in ("feedback", "best-of-n", "world-model")]
 
 
@@ -140,7 +141,7 @@ def test_the_bandit_prefers_what_saved_time_in_this_run(memory: Memory, softmax_
 
 
 def test_exploration_draws_about_its_share(memory: Memory, softmax_state: State) -> None:
-    arm = arm_named("htam", memory, SelectionSettings(explore=0.3))
+    arm = arm_named("htam", memory, replace(SETTINGS, explore=0.3))
     choices = [arm.choose(ArmContext(state=softmax_state, seed=str(number))) for number in range(200)]
     explored = [choice for choice in choices if choice.explored]
     assert 35 <= len(explored) <= 85

@@ -193,7 +193,7 @@ def test_answers_that_came_as_files_can_be_replayed_elsewhere(desk: Desk, tmp_pa
         (("--seed", 2), "seed 1, not 2"),
         (("--candidates", 2), "candidates 1, not 2"),
         (("--backend", "cuda"), "backend 'cpu', not 'cuda'"),
-        (("--lead", 0), "selection.lead 0.7, not 0.0"),
+        (("--lead", 0), "selection.lead 1.5, not 0.0"),
     ],
 )
 def test_a_run_is_not_gone_on_with_under_other_settings(words: tuple[object, ...], said: str, desk: Desk) -> None:

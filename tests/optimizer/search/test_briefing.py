@@ -32,7 +32,7 @@ def test_a_template_in_another_language_is_left_out(
     template: str, language: Language, shown: bool, memory: Memory, softmax_state: State
 ) -> None:
     spoken = replace(memory, strategies=tuple(replace(item, template=template) for item in memory.strategies))
-    arm = make_arm("htam", spoken, SelectionSettings(explore=0.0))
+    arm = make_arm("htam", spoken, SelectionSettings(explore=0.0, least_lead=0.0))
     choice = arm.choose(ArmContext(state=softmax_state))
     ref = TaskRef(task_id="t/-/a", suite="t", family="softmax")
     task = Task(ref=ref, source="pass", path="a.py")

@@ -55,7 +55,7 @@ def asked(run: Any) -> list[LlmRequest]:
 def test_the_chosen_direction_and_its_strategies_reach_prompt_and_log(
     make_run: Callable[..., Any], memory: Memory
 ) -> None:
-    run = make_run(arm=make_arm("htam", memory, SelectionSettings(explore=0.0)), **ONE_TASK)
+    run = make_run(arm=make_arm("htam", memory, SelectionSettings(explore=0.0, least_lead=0.0)), **ONE_TASK)
     requests = asked(run)
     advance(run)
     choice = payloads(run, "choice")["test/-/task_0/0.0"]["choice"]
@@ -80,7 +80,7 @@ def test_a_closed_gate_leaves_memory_out_of_the_prompt_and_says_why(
 
 def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any], memory: Memory) -> None:
     seen: list[int] = []
-    arm = make_arm("htam", memory, SelectionSettings(explore=0.0))
+    arm = make_arm("htam", memory, SelectionSettings(explore=0.0, least_lead=0.0))
 
     class Watched:
         name, restarts, fixes, plans = "htam", False, False, False
