@@ -4,7 +4,7 @@ Run from the repository root on a GPU host; sections can run one by one and shar
 
     python -P benchmarks/evaluation.py --out benchmarks/results/evaluation.json host builds ours again latency
     python -P benchmarks/evaluation.py --kernelbench .external/KernelBench --out … sequential parallel summary
-    python -P benchmarks/evaluation.py --out … repeatability same devices tuning
+    python -P benchmarks/evaluation.py --out … repeatability same devices
 
 ``sequential`` evaluates with KernelBench's ``eval_kernel_against_ref`` in one fresh process a
 candidate, ``parallel`` pre-builds on all cores first, as KernelBench's batch mode does.
@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 from evaluation_candidates import BenchmarkCandidate, candidates  # noqa: E402
-from evaluation_devices import COPIES, devices, same, tuning  # noqa: E402
+from evaluation_devices import COPIES, devices, same  # noqa: E402
 from evaluation_kernelbench import parallel, sequential  # noqa: E402
 from evaluation_ours import CORRECTNESS_TRIALS, TIMING_TRIALS, again, latency, ours  # noqa: E402
 
@@ -174,7 +174,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         repeatability,
         same,
         devices,
-        tuning,
         summary,
     )
 }
@@ -191,8 +190,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every candidate where a sample is the default")
     parser.add_argument("--seats", type=int, default=0, help="evaluations on a device at a time")
     parser.add_argument("--copies", type=int, default=COPIES, help="of each of the 27 candidates of devices")
-    parser.add_argument("--every", type=int, default=1, help="tuning: take every n-th job")
-    parser.add_argument("--builds-only", action="store_true", help="tuning: stop after the first pass")
+    parser.add_argument("--match", default="", help="devices: tuning jobs with this pattern in their names")
+    parser.add_argument("--built", action="store_true", help="devices: tuning libraries are in the cache")
+    parser.add_argument("--devices", type=int, nargs="*", default=[], help="same: CUDA device indices")
     arguments = parser.parse_args()
     out = Path(arguments.out)
     for name in arguments.sections:

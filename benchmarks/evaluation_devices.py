@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import statistics
 import sys
 import time
@@ -28,33 +29,38 @@ COPIES = 4
 
 
 def devices(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Throughput of a running worker with one device and with all of them; small tasks, libraries built beforehand."""
+    """Throughput of a running worker with one device and with all of them, libraries built beforehand.
+
+    Two workloads: small tasks, of which a device sees little, and candidates of two tuning runs with the incumbents
+    that the runs measured them against.
+    """
+    import torch
+
     cache = Path(arguments.scratch) / "ours"
     small = [job for job in jobs_of(candidates()) if job.task_id in _right()]
-    evaluate(small, cache, (), arguments)
-    return on_one_and_all(_copies(small, arguments.copies), cache, arguments)
-
-
-def tuning(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The same with the candidates of two tuning runs, incumbents included, as the runs would send them."""
-    cache = Path(arguments.scratch) / "tuning"
-    jobs = tuning_jobs()[:: arguments.every]
-    first = evaluate(jobs, cache, (), arguments)
-    if arguments.builds_only:
-        return {"first": first}
-    return {"first": first, **on_one_and_all(jobs, cache, arguments)}
+    tuning = [job for job in tuning_jobs() if re.search(arguments.match, job.job_id)]
+    work = {"small": _copies(small, arguments.copies), "tuning": tuning}
+    found: dict[str, Any] = {name: {} for name in work}
+    several = tuple(range(torch.cuda.device_count()))
+    for used in (several, several[:1]):
+        with Worker(cache, used, arguments.seats) as worker:
+            if used is several:
+                worker.evaluate(small if arguments.built else [*small, *tuning])
+            for name, jobs in work.items():
+                found[name][str(len(used))] = worker.evaluate(jobs)
+    for each in found.values():
+        each["gain"] = each["1"]["seconds"] / each[str(len(several))]["seconds"]
+        print({key: value if key == "gain" else value["seconds"] for key, value in each.items()}, flush=True)
+    return found
 
 
 def same(arguments: argparse.Namespace) -> dict[str, Any]:
     """Kernels against themselves, each in two processes of its own, six evaluations on the device at a time."""
     cache = Path(arguments.scratch) / "ours"
     right = [job for job in jobs_of(candidates()) if job.task_id in _right()]
-    settings = dataclasses.replace(right[0].settings, min_samples=20, max_samples=400)
-    jobs = [
-        dataclasses.replace(job, incumbent_source=job.candidate_source, settings=settings)
-        for job in _copies(right, COPIES)
-    ]
-    found = evaluate(jobs, cache, (), arguments)
+    jobs = [dataclasses.replace(job, incumbent_source=job.candidate_source) for job in _copies(right, COPIES)]
+    with Worker(cache, tuple(arguments.devices), arguments.seats) as worker:
+        found = worker.evaluate(jobs)
     rows = [row for row in found["rows"].values() if row["faster_than_incumbent"] is not None]
     ratios = sorted(row["incumbent_us"] / row["median_us"] for row in rows)
     return {
@@ -66,54 +72,57 @@ def same(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def on_one_and_all(jobs: Sequence[EvaluationJob], cache: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both throughputs and their ratio."""
-    import torch
+class Worker:
+    """An evaluator that has started before the watch does.
 
-    found = {
-        str(count): evaluate(jobs, cache, tuple(range(count)), arguments) for count in (1, torch.cuda.device_count())
-    }
-    one, several = (found[key] for key in sorted(found, key=int))
-    return {**found, "gain": one["seconds"] / several["seconds"]}
+    Args:
+        cache: of built libraries.
+        used: device indices; all when empty.
+        seats: evaluations on a device at a time.
+    """
 
+    def __init__(self, cache: Path, used: tuple[int, ...], seats: int) -> None:
+        from optimizer.evaluation.local import LocalEvaluator, LocalSettings
 
-def evaluate(
-    jobs: Sequence[EvaluationJob], cache: Path, used: tuple[int, ...], arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Verdicts and seconds of a worker that has started before the watch does."""
-    from optimizer.evaluation.local import LocalEvaluator, LocalSettings
+        self._used = used
+        self._evaluator = LocalEvaluator(settings=LocalSettings(devices=used, cache=cache, seats=seats))
 
-    settings = LocalSettings(devices=used, cache=cache, seats=arguments.seats)
-    begin = time.monotonic()
-    evaluator = LocalEvaluator(settings=settings)
-    list(evaluator.evaluate(()))
-    start = time.monotonic()
-    rows: dict[str, Any] = {}
-    try:
-        for name, found in evaluator.evaluate(jobs):
+    def __enter__(self) -> Worker:
+        """Wait until its processes run."""
+        list(self._evaluator.evaluate(()))
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """End it."""
+        self._evaluator.close()
+
+    def evaluate(self, jobs: Sequence[EvaluationJob]) -> dict[str, Any]:
+        """Verdicts and seconds."""
+        start = time.monotonic()
+        rows: dict[str, Any] = {}
+        for name, found in self._evaluator.evaluate(jobs):
             rows[name] = {
                 "verdict": found.outcome.value,
                 "at_s": round(time.monotonic() - start, 2),
+                "build_s": round(found.build_s, 2),
                 "median_us": found.timing.median_us if found.timing else None,
                 "incumbent_us": found.incumbent.median_us if found.incumbent else None,
                 "faster_than_incumbent": found.faster_than_incumbent,
                 "error": found.error[:200],
-                "stages_s": dict(evaluator.seconds.get(name, {})),
+                "stages_s": dict(self._evaluator.seconds.get(name, {})),
             }
-    finally:
         seconds = time.monotonic() - start
-        evaluator.close()
-    result = {
-        "candidates": len(jobs),
-        "seconds": round(seconds, 2),
-        "per_hour": round(len(jobs) * 3600 / seconds, 1),
-        "worker_start_s": round(start - begin, 2),
-        "verdicts": dict(Counter(row["verdict"] for row in rows.values())),
-        "stages_s": mean_stages(rows),
-        "rows": rows,
-    }
-    print(used, {key: value for key, value in result.items() if key != "rows"}, flush=True)
-    return result
+        result = {
+            "candidates": len(jobs),
+            "with_incumbent": sum(bool(job.incumbent_source) for job in jobs),
+            "seconds": round(seconds, 2),
+            "per_hour": round(len(jobs) * 3600 / seconds, 1),
+            "verdicts": dict(Counter(row["verdict"] for row in rows.values())),
+            "stages_s": mean_stages(rows),
+            "rows": rows,
+        }
+        print(self._used, {key: value for key, value in result.items() if key != "rows"}, flush=True)
+        return result
 
 
 def tuning_jobs() -> list[EvaluationJob]:

@@ -49,7 +49,7 @@ def row(measurement: Measurement, at_s: float, stages: dict[str, float]) -> dict
     }
 
 
-def run(checkouts: list[Path], *, everything: bool, match: str = "") -> dict[str, Any]:
+def run(checkouts: list[Path], *, everything: bool, match: str = "", devices: tuple[int, ...] = ()) -> dict[str, Any]:
     """Judge all tasks that have a candidate; prints as they come."""
     tasks = {task.ref.task_id: task for task in load_tasks(checkouts)}
     chosen = [name for name in tasks if name in CANDIDATES and match in name and (everything or name not in LARGE)]
@@ -66,7 +66,7 @@ def run(checkouts: list[Path], *, everything: bool, match: str = "") -> dict[str
     ]
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="htam-cache-") as cache:
-        evaluator = LocalEvaluator(0, LocalSettings(cache=Path(cache)))
+        evaluator = LocalEvaluator(0, LocalSettings(cache=Path(cache), devices=devices))
         start = time.monotonic()
         try:
             for name, found in evaluator.evaluate(jobs):
@@ -92,11 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--devices", type=int, nargs="*", default=[], help="CUDA device indices; all by default")
     parser.add_argument("--match", default="", help="only tasks with this in their names")
     folder = Path(os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     parser.add_argument("--out", type=Path, default=folder / "suites.json")
     options = parser.parse_args()
-    result = run(options.checkouts, everything=options.all, match=options.match)
+    result = run(options.checkouts, everything=options.all, match=options.match, devices=tuple(options.devices))
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     correct = sum(found["outcome"] == "correct" for found in result["rows"].values())
     print(f"{correct} of {result['judged']} correct in {result['seconds']} s; written to {options.out.name}")

@@ -31,20 +31,37 @@ class FreshArguments:
         self._slots = max(slack_bytes // _ALIGNMENT, 1)
         self._arenas = [_arena(value, self._slots * _ALIGNMENT) for value in self._values]
 
-    def __call__(self) -> tuple[object, ...]:
-        """Return the arguments, each tensor at an address that is unlikely to have been used before."""
-        pairs = zip(self._values, self._arenas, strict=True)
-        return tuple(value if arena is None else self._place(value, arena) for value, arena in pairs)
+    def __call__(self, factor: float = 1.0) -> tuple[object, ...]:
+        """Return the arguments, each tensor at an address that is unlikely to have been used before.
 
-    def _place(self, value: object, arena: torch.Tensor) -> object:
+        Tensors of floating-point numbers are multiplied by ``factor``.
+        """
+        pairs = zip(self._values, self._arenas, strict=True)
+        return tuple(value if arena is None else self._place(value, arena, factor) for value, arena in pairs)
+
+    def _place(self, value: object, arena: torch.Tensor, factor: float) -> object:
         import torch
 
         assert isinstance(value, torch.Tensor)
         start = self._random.randrange(self._slots) * _ALIGNMENT
         span = _span(value) * value.element_size()
         flat = arena[start : start + span].view(value.dtype)
-        flat.copy_(value.detach().as_strided((_span(value),), (1,)))
+        source = value.detach().as_strided((_span(value),), (1,))
+        if factor == 1.0 or not value.dtype.is_floating_point:
+            flat.copy_(source)
+        else:
+            torch.mul(source, factor, out=flat)
         return flat.as_strided(value.shape, value.stride()).requires_grad_(value.requires_grad)
+
+
+def scaled(values: Sequence[object], factor: float) -> list[object]:
+    """What :class:`FreshArguments` gives for ``factor``, at new addresses too."""
+    import torch
+
+    return [
+        value * factor if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+        for value in values
+    ]
 
 
 def bind(function: Callable[..., object], arguments: Callable[[], tuple[object, ...]]) -> Callable[[], object]:

@@ -40,6 +40,8 @@ _CONSTANT = re.compile(
     r"\b(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|auto|size_t|u?int\d+_t)\s+(\w+)\s*=\s*([\w\s*+/()-]+);"
 )
 _DISPATCH = re.compile(r"\bAT_DISPATCH_(\w+)\s*\(")
+_TEMPLATE = re.compile(r"\s*template\s*<([^{}()]*)>")
+_PARAMETER = re.compile(r"(\w+)\s*(?:=[^,]*)?(?:,|$)")
 _SCALARS = {
     "FLOATING_TYPES": ("float", "double"),
     "FLOATING_TYPES_AND_HALF": ("float", "double", "c10::Half"),
@@ -71,6 +73,22 @@ inline void launch(const void* kernel, void (*)(P...), const Config& c, A&&... a
   start(kernel, c, values, std::index_sequence_for<P...>{});
 }
 }  // namespace htam_host
+// What cuda_runtime.h offers to nvcc alone: these calls with a kernel instead of its address.
+template <class... P>
+inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which, int value) {
+  return ::cudaFuncSetAttribute((const void*)kernel, which, value);
+}
+template <class... P>
+inline cudaError_t cudaFuncSetCacheConfig(void (*kernel)(P...), cudaFuncCache preference) {
+  return ::cudaFuncSetCacheConfig((const void*)kernel, preference);
+}
+template <class... P>
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* found, void (*kernel)(P...)) {
+  return ::cudaFuncGetAttributes(found, (const void*)kernel);
+}
+// Device headers leave these empty for a host compiler, but aliases of them stand outside kernels.
+namespace cooperative_groups {}
+namespace nvcuda { namespace wmma {} }
 """
 
 
@@ -200,7 +218,18 @@ def _host_part(item: Item, kernels: _Kernels) -> str:
         return item.text if "__host__" in item.head else ""
     if item.kind is Kind.DECLARATION and re.match(r"\s*(static\s+|extern\s+)*__(device|constant|managed)__", item.head):
         return ""
-    return item.head + _rewrite(item.body, kernels) if item.kind is Kind.FUNCTION else item.text
+    return item.head + _host_body(item, kernels) if item.kind is Kind.FUNCTION else item.text
+
+
+def _host_body(item: Item, kernels: _Kernels) -> str:
+    """The rewritten body; a kernel that depends on a template parameter of its caller has no address to ask for."""
+    template = _TEMPLATE.match(item.head)
+    parameters = set(_PARAMETER.findall(template[1])) if template else set()
+    for match in re.finditer(rf"\b({'|'.join(sorted(kernels.names))})\s*(?=<(?!<<))", item.body):
+        expression = item.body[match.start() : _template_end(item.body, match.end())]
+        if parameters & set(re.findall(r"\w+", expression)):
+            raise UnreadableSourceError(f"{expression[:60]!r} depends on a template parameter of its caller")
+    return _rewrite(item.body, kernels)
 
 
 def _rewrite(body: str, kernels: _Kernels) -> str:

@@ -7,10 +7,13 @@ output stays what it was, its kernels are decoration.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from optimizer.evaluation.process.values import map_tensors, split
 
 
 class OwnKernels:
@@ -19,8 +22,22 @@ class OwnKernels:
     def __init__(self) -> None:
         self.calls = 0
         self.void = False
+        self.echo = False
+        self.own_results = 0
+        self._echoes = 0
         self._wrap_extensions()
         self._wrap_triton()
+
+    @contextlib.contextmanager
+    def replaced(self, *, echo: bool) -> Iterator[None]:
+        """Inside the block own kernels give NaN or, with ``echo``, what they are given."""
+        self.void, self.echo, self.own_results, self._echoes = not echo, echo, 0, 0
+        try:
+            with contextlib.nullcontext() if echo else void_operators():
+                yield
+            self.own_results += echo and not self._echoes
+        finally:
+            self.void = self.echo = False
 
     def _wrap_extensions(self) -> None:
         from torch.utils import cpp_extension
@@ -47,6 +64,8 @@ class OwnKernels:
             self.calls += 1
             if self.void:
                 return self._voided(function, args, kwargs)
+            if self.echo:
+                return self._echoed(function, args, kwargs)
             return function(*args, **kwargs)
 
         return call
@@ -62,6 +81,25 @@ class OwnKernels:
             destroy(tensor)
         return result
 
+    def _echoed(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function's result with the first argument of the same form in place of each tensor.
+
+        ``own_results`` counts what has no such argument, or no result at all, and so keeps its effect.
+        """
+        given = [(tensor, tensor.clone()) for tensor in tensors_in((args, kwargs))]
+        result = function(*args, **kwargs)
+        results = tensors_in(result)
+        self.own_results += not results or not all(same_bits(tensor, copy) for tensor, copy in given)
+
+        def echo(tensor: Any) -> Any:
+            alike = (copy for _, copy in given if copy.shape == tensor.shape and copy.dtype == tensor.dtype)
+            found = next(alike, None)
+            self.own_results += found is None
+            self._echoes += found is not None
+            return tensor if found is None else found
+
+        return map_tensors(result, echo)
+
     def _wrap_triton(self) -> None:
         try:
             from triton.runtime.jit import JITFunction
@@ -71,6 +109,7 @@ class OwnKernels:
 
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             self.calls += 1
+            self.own_results += self.echo
             return None if self.void else original(kernel, *args, **kwargs)
 
         JITFunction.run = run
@@ -93,8 +132,6 @@ def void_operators() -> Any:
 
 def tensors_in(value: Any) -> list[Any]:
     """All tensors in nested lists, tuples and dicts."""
-    from optimizer.evaluation.process.values import split
-
     return split(value)[1]
 
 

@@ -20,6 +20,7 @@ from optimizer.evaluation.sandbox.devices import hide_other_devices, show_device
 from optimizer.evaluation.sandbox.enter import Policy, enter
 
 _ERROR_LIMIT = 4000
+_BUILDER_NICE = 10
 
 
 def run(spec: dict[str, Any], fds: list[int]) -> None:
@@ -98,6 +99,8 @@ def _policy(spec: dict[str, Any], admitted: dict[str, Any]) -> Policy:
 def settle(spec: dict[str, Any]) -> None:
     """Give the process its own small world: directory, environment, limits."""
     scratch = spec["scratch"]
+    if spec["backend"] == "cuda" and spec["device"] is None:
+        os.nice(_BUILDER_NICE)  # it only builds: the host's cores belong to those who time
     os.chdir(scratch)
     kept = {
         name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH") if name in os.environ

@@ -9,7 +9,7 @@ from typing import Any
 from optimizer.evaluation.arguments import FreshArguments, bind
 from optimizer.evaluation.cell.facts import facts_of
 from optimizer.evaluation.cell.global_state import global_state
-from optimizer.evaluation.cell.kernels import OwnKernels, void_operators
+from optimizer.evaluation.cell.kernels import OwnKernels
 from optimizer.evaluation.cell.module import import_candidate
 from optimizer.evaluation.cell.parameters import adopt
 from optimizer.evaluation.cell.poison import poisoned
@@ -55,7 +55,8 @@ class Session:
             "call": self._call,
             "twice": self._twice,
             "observe": self._observe,
-            "void": self._void,
+            "void": self._without_kernels,
+            "echo": self._without_kernels,
             "hold": self._hold,
             "time": self._time,
             "run": self._run,
@@ -113,16 +114,13 @@ class Session:
         operators = recorded_operators(lambda: self._forward(inputs))
         return {"operators": [[each.namespace, each.name, each.work] for each in operators]}, []
 
-    def _void(self, message: dict[str, Any], fds: list[int]) -> Reply:
+    def _without_kernels(self, message: dict[str, Any], fds: list[int]) -> Reply:
+        """A call in which own kernels have no effect (``void``), or give back what they are given (``echo``)."""
         inputs = self._receiver.unpack(message["values"], fds)
-        self._kernels.void = True
-        try:
-            with poisoned(self._backend), void_operators():
-                output = self._forward(inputs)
-                self._synchronise()
-        finally:
-            self._kernels.void = False
-        return self._deliver(output, inputs, {})
+        with poisoned(self._backend), self._kernels.replaced(echo=message["do"] == "echo"):
+            output = self._forward(inputs)
+            self._synchronise()
+        return self._deliver(output, inputs, {"own_results": self._kernels.own_results})
 
     def _hold(self, message: dict[str, Any], fds: list[int]) -> Reply:
         """Keep one more input variant for timing; the first one replaces all before."""
@@ -137,13 +135,12 @@ class Session:
     def _time(self, message: dict[str, Any], _fds: list[int]) -> Reply:
         """Cold-cache samples in microseconds, one for each variant index in ``order``."""
         self._kept = []
-        prepares = [self._prepared(index) for index in message["order"]]
-        return {"samples_us": self._clock.measure(prepares)}, []
+        return {"samples_us": self._clock.measure(self._prepares(message))}, []
 
     def _run(self, message: dict[str, Any], _fds: list[int]) -> Reply:
         """Back-to-back calls; the judge holds the watch."""
         self._kept = []
-        calls = [self._prepared(index)() for index in sorted(set(message["order"]))]
+        calls = [prepare() for prepare in self._prepares(message)]
         for turn in range(message["count"]):
             calls[turn % len(calls)]()
         self._synchronise()
@@ -151,32 +148,37 @@ class Session:
 
     def _linger(self, message: dict[str, Any], _fds: list[int]) -> Reply:
         """Microseconds for which the device is busy after calls that are over, and after no call."""
-        calls = [lingering_us(self._prepared(index)()) for index in message["order"]]
+        calls = [lingering_us(prepare()) for prepare in self._prepares(message)]
         nothing = [lingering_us(lambda: None) for _ in message["order"]]
         return {"calls_us": calls, "nothing_us": nothing}, []
 
-    def _prepared(self, index: int) -> Callable[[], Callable[[], object]]:
+    def _prepares(self, message: dict[str, Any]) -> list[Callable[[], Callable[[], object]]]:
+        """Each call of a request: a variant's inputs, times a factor that makes them new."""
+        calls = enumerate(zip(message["order"], message["factors"], strict=True))
+        return [self._prepared(place, index, factor) for place, (index, factor) in calls]
+
+    def _prepared(self, place: int, index: int, factor: float) -> Callable[[], Callable[[], object]]:
         def prepare() -> Callable[[], object]:
-            call = bind(self._forward_values, self._variants[index])
+            call = bind(self._forward_values, lambda: self._variants[index](factor))
 
             def timed() -> object:
                 output = call()
-                self._keep(index, output)
+                self._keep(place, output)
                 return output
 
             return timed
 
         return prepare
 
-    def _keep(self, index: int, output: object) -> None:
-        self._kept.append((index, output))
+    def _keep(self, place: int, output: object) -> None:
+        self._kept.append((place, output))
         if len(self._kept) > _KEEP:
             del self._kept[0]
 
     def _fetch(self, _message: dict[str, Any], _fds: list[int]) -> Reply:
-        """The outputs of the last timed calls with the variants they were for."""
+        """The outputs of the last timed calls with their places in the request."""
         kept, self._kept = self._kept, []
-        return self._deliver([output for _, output in kept], [], {"variants": [index for index, _ in kept]})
+        return self._deliver([output for _, output in kept], [], {"calls": [place for place, _ in kept]})
 
     def _forward_values(self, *values: object) -> object:
         import torch

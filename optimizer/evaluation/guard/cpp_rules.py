@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp, top_level
+from optimizer.evaluation.guard.cpp_threads import operators_in_threads
 from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_REFUSED
 
 _FREE = r"(?<![\w.>:])(?:std::|::)?"
@@ -82,6 +83,7 @@ def check_cpp(source: str, own_headers: frozenset[str] = frozenset()) -> tuple[G
             *_kept_tensors(text),
             *_literals(text),
             *_macros(text),
+            *operators_in_threads(text.code),
         )
     )
 

@@ -95,7 +95,7 @@ def compute_call(node: ast.AST, names: Names) -> str:
 
 def kept_state(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing that depends on the inputs outlives a call."""
-    persistent = _module_level(tree)
+    persistent = _module_level(tree) | set(names.functions) | set(names.classes)
     for function in called_functions(names):
         if function in _inside_functions(tree):
             continue
@@ -122,6 +122,15 @@ def _inside_functions(tree: ast.Module) -> set[ast.FunctionDef]:
     }
 
 
+def _kept_defaults(function: ast.FunctionDef) -> set[str]:
+    """Arguments whose default is an object that lives as long as the function."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+    pairs += [(name, value) for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
+    return {name.arg for name, value in pairs if isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Call))}
+
+
 class _Kept:
     """Follows what depends on the arguments through one function, in order of lines."""
 
@@ -129,7 +138,7 @@ class _Kept:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         self._tainted = {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
-        self._roots = {"self", "cls"} | persistent
+        self._roots = {"self", "cls"} | persistent | _kept_defaults(function)
         self._function = function
         self._globals = {
             name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
@@ -145,6 +154,8 @@ class _Kept:
                 yield finding("cache", "a value that depends on the inputs is kept between calls", node)
 
     def _learn(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and self._persists(node.value):
+            self._roots |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if self._depends(node.value):
@@ -157,7 +168,8 @@ class _Kept:
     def _stores(self, node: ast.AST) -> bool:
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            return self._depends(node.value) and any(self._persists(target) for target in targets)
+            parts = [part for target in targets for part in getattr(target, "elts", [target])]
+            return self._depends(node.value) and any(self._persists(part) for part in parts)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWERS:
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
             return self._persists(node.func) and any(self._depends(value) for value in values)

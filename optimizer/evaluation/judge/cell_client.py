@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from artifacts.outcome import Outcome
 from optimizer.evaluation.cell.record import Operator
@@ -17,6 +18,8 @@ from optimizer.evaluation.process.channel import Channel, ChannelClosedError, Ch
 from optimizer.evaluation.process.slab import SlabError
 from optimizer.evaluation.process.transport import Sender, SlabSender
 
+_FACTORS = (0.95, 1.0)
+"""Of inputs of timed calls: toward zero, since some tasks take numbers of an interval only."""
 _ALL_THREADS = 2
 """Kind of a process's CPU clock in its clock id: scheduler time of all threads (see clock_getcpuclockid(3))."""
 
@@ -42,6 +45,15 @@ class Delivery:
             parts.append((item, left[:count]))
             left = left[count:]
         return parts if not left else []
+
+
+class TimedOutput(NamedTuple):
+    """What a timed call gave: on which variant of the inputs, times which factor."""
+
+    variant: int
+    factor: float
+    facts: dict[str, Any]
+    tensors: list[Any]
 
 
 class Cell:
@@ -70,6 +82,8 @@ class Cell:
         self._timeout_s = timeout_s
         self._is_started = is_started
         self.output_limit = output_limit
+        self._random = random.SystemRandom()
+        self._asked: list[tuple[int, float]] = []
         self.build_notes: tuple[str, ...] = ()
         self.layers: tuple[str, ...] = ()
 
@@ -125,21 +139,25 @@ class Cell:
         for index, values in enumerate(variants):
             self._send_values({"do": "hold", "first": index == 0}, list(values))
 
-    def time(self, order: Sequence[int]) -> list[float]:
-        """Microseconds, as the candidate's process reports them, of one cold call for each entry."""
-        reply, _ = self._request({"do": "time", "order": list(order)})
+    def time(self, order: Sequence[int], *, new: bool = True) -> list[float]:
+        """Microseconds, as the candidate's process reports them, of one cold call for each entry.
+
+        ``new``: floating-point inputs are held ones times a factor, so that no call sees what another has seen.
+        """
+        reply, _ = self._request({"do": "time", **self._calls(order, new=new)})
         return _times(reply, "samples_us", len(order))
 
     def linger(self, order: Sequence[int]) -> float:
         """Least microseconds that the device goes on after one of the calls, beyond what it does after none."""
-        reply, _ = self._request({"do": "linger", "order": list(order)})
+        reply, _ = self._request({"do": "linger", **self._calls(order)})
         calls, nothing = (_times(reply, name, len(order)) for name in ("calls_us", "nothing_us"))
         return min(calls) - min(nothing)
 
     def run(self, order: Sequence[int], count: int) -> tuple[float, float]:
-        """Wall and CPU seconds, both as the judge sees them, for ``count`` back-to-back calls."""
+        """Wall and CPU seconds, both as the judge sees them, for ``count`` back-to-back calls in turns."""
+        message = self._calls(order)
         wall, cpu = time.perf_counter(), self.cpu_s()
-        self._request({"do": "run", "order": list(order), "count": count})
+        self._request({"do": "run", **message, "count": count})
         return time.perf_counter() - wall, self.cpu_s() - cpu
 
     def cpu_s(self) -> float:
@@ -151,13 +169,21 @@ class Cell:
         except OSError:
             return 0.0
 
-    def fetch(self) -> list[tuple[int, dict[str, Any], list[Any]]]:
-        """The outputs of the last timed calls: variant, facts and tensors of each."""
+    def fetch(self) -> list[TimedOutput]:
+        """The outputs of the last timed calls."""
         delivery = self._delivery({"do": "fetch"}, [])
-        variants, parts = delivery.extra.get("variants", []), delivery.parts()
-        if not variants or len(variants) != len(parts):
+        places, parts = delivery.extra.get("calls"), delivery.parts()
+        known = range(len(self._asked))
+        if not isinstance(places, list) or len(places) != len(parts) or not all(place in known for place in places):
             raise Failure(Outcome.REJECTED, "timing", "the candidate's process broke the timing protocol")
-        return [(int(variant), *part) for variant, part in zip(variants, parts, strict=True)]
+        asked = [self._asked[place] for place in places]
+        return [TimedOutput(*call, *part) for call, part in zip(asked, parts, strict=True)]
+
+    def _calls(self, order: Sequence[int], *, new: bool = True) -> dict[str, Any]:
+        """Fields of a request for timed calls; what was asked for is remembered."""
+        factors = [self._random.uniform(*_FACTORS) if new else 1.0 for _ in order]
+        self._asked = list(zip(order, factors, strict=True))
+        return {"order": list(order), "factors": factors}
 
     def _send_values(self, message: dict[str, Any], values: Any) -> dict[str, Any]:
         with self._sender.packed(values) as (packed, fds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -9,9 +10,13 @@ from artifacts.measurement import GuardFinding
 from artifacts.outcome import Outcome
 from optimizer.evaluation.cell.record import Operator, recorded_operators
 from optimizer.evaluation.judge.cell_client import Cell
-from optimizer.evaluation.judge.compare import output_problem
+from optimizer.evaluation.judge.compare import bounds_of, output_problem
 from optimizer.evaluation.judge.correctness import PlainTrial
 from optimizer.evaluation.judge.failure import Failure
+from optimizer.evaluation.judge.reference import Answer, Case, Reference
+from optimizer.evaluation.judge.tolerance import Tolerance, mismatch
+from optimizer.evaluation.judge.trials import transformed
+from optimizer.evaluation.process.values import split
 
 STAGE = "runtime_guard"
 _SHARE = 0.5
@@ -39,8 +44,14 @@ def own_kernels_run(calls: int, operators: Iterable[Operator]) -> None:
         raise _rejected("own_kernel", "no kernel of the candidate ran")
 
 
-def does_the_work(reference: Sequence[Operator], candidate: Sequence[Operator]) -> GuardFinding | None:
+def does_the_work(
+    reference: Sequence[Operator], candidate: Sequence[Operator], products: int = 0
+) -> GuardFinding | None:
     """Compare what torch does inside both; a finding that is not fatal when the work is shared.
+
+    Args:
+        reference, candidate: their operators.
+        products: multiplications in matrix products and convolutions of the reference.
 
     Raises:
         Failure: torch operators inside the candidate do all that the reference does.
@@ -52,27 +63,54 @@ def does_the_work(reference: Sequence[Operator], candidate: Sequence[Operator]) 
         raise _rejected("fallback", f"torch operators do all of the reference's work: {', '.join(sorted(asked))}")
     if _CONTRACTION not in asked and left.total() >= asked.total():
         raise _rejected("fallback", f"torch operators do as much work as in the reference: {', '.join(sorted(left))}")
+    if _CONTRACTION not in left and 0 < _SHARE * products <= left.total():
+        raise _rejected("fallback", f"torch operators multiply and add one by one: {', '.join(sorted(left))}")
     return GuardFinding(
         rule="torch_operators", message=f"part of the work is left to torch: {', '.join(sorted(left))}", fatal=False
     )
 
 
-def kernels_matter(cell: Cell, trial: PlainTrial, device: str) -> None:
-    """Destroy what own kernels give; the output must then be wrong.
+def kernels_matter(cell: Cell, trial: PlainTrial, reference: Reference) -> None:
+    """Take the effect of own kernels away; the output must then be wrong.
 
     Raises:
         Failure: it is still right, so the kernels are decoration.
     """
-    case = trial.case
-    cell.construct(case.arguments, case.parameters, case.buffers, case.trial.seed)
+    if _right_without(cell, trial.case, trial.answer, trial.bounds, reference.device, "void"):
+        raise _rejected("decoy", "the output stays right when the candidate's own kernels give nothing")
+    case = dataclasses.replace(trial.case, inputs=transformed(trial.case.inputs, "normal"))
+    answer = reference.answer(case)
+    bounds = bounds_of(answer)
+    if bounds is None or _like_an_input(case, answer, bounds):
+        return
+    if _right_without(cell, case, answer, bounds, reference.device, "echo"):
+        raise _rejected("decoy", "the output stays right when own kernels give back what they are given")
+
+
+def _right_without(
+    cell: Cell, case: Case, answer: Answer, bounds: list[Tolerance | None], device: str, mode: str
+) -> bool:
     try:
-        delivery = cell.call(case.inputs, mode="void")
+        cell.construct(case.arguments, case.parameters, case.buffers, case.trial.seed)
+        delivery = cell.call(case.inputs, mode=mode)
     except Failure as failure:
         if failure.outcome in (Outcome.RUNTIME_ERROR, Outcome.TIMEOUT):
-            return
+            return False
         raise
-    if not output_problem(delivery.facts, delivery.tensors, trial.answer, trial.bounds, device):
-        raise _rejected("decoy", "the output stays right when the candidate's own kernels give nothing")
+    if delivery.extra.get("own_results"):
+        return False
+    return not output_problem(delivery.facts, delivery.tensors, answer, bounds, device)
+
+
+def _like_an_input(case: Case, answer: Answer, bounds: list[Tolerance | None]) -> bool:
+    """Whether giving an input back is a right answer."""
+    given = split(case.inputs)[1]
+    pairs = zip(answer.exact_tensors, bounds, strict=True)
+    return any(
+        bound is not None and exact.shape == tensor.shape and not mismatch(tensor, exact, bound)
+        for exact, bound in pairs
+        for tensor in given
+    )
 
 
 def operators_of(model: object, inputs: Sequence[object]) -> list[Operator]:

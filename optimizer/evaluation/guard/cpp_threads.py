@@ -1,0 +1,70 @@
+"""Torch's operators inside parallel regions: the run-time guard hears those of one thread only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from optimizer.evaluation.guard.tables import TORCH_MOVES
+
+_REGION = re.compile(r"#[ \t]*pragma[ \t]+omp\b[^\n]*|\b_Pragma\s*\([^)]*\)|\bparallel_(?:for|reduce)\b(?=[\s<(])")
+_OPERATOR = re.compile(
+    r"\b(?:torch|at)\s*::\s*([a-z_]\w*)\s*\(|(?:\.|->)\s*(matmul|mm|bmm|addmm|softmax|log_softmax|cumsum|einsum|topk)\s*\("
+)
+_NOT_OPERATORS = """parallel_for parallel_reduce get_num_threads get_thread_num in_parallel_region divup dtype options
+    requires_grad layout pinned_memory intra_op_default_num_threads from_blob ceil_div round_up scalar_type"""
+_NO_OPERATORS = TORCH_MOVES.union(_NOT_OPERATORS.split())
+_FUNCTION = re.compile(r"\b(\w+)\s*\((?:[^;{}()]|\([^()]*\))*\)\s*(?:const\s*)?(?:->\s*[\w:<>]+\s*)?\{")
+_CALL = re.compile(r"\b(\w+)\s*\(")
+
+
+def operators_in_threads(code: str) -> Iterator[tuple[str, str, int]]:
+    """Rule, message and offset of each operator in a parallel region, or in a function that is called there.
+
+    Args:
+        code: C++ without comments and literals.
+    """
+    users = _users(code)
+    for match in _REGION.finditer(code):
+        region = _region(code, match.end())
+        found = next(_operators(region), "") or next((name for name in _CALL.findall(region) if name in users), "")
+        if found:
+            yield "thread", f"{found}, an operator of torch, in a parallel region is not allowed", match.start()
+
+
+def _operators(text: str) -> Iterator[str]:
+    for match in _OPERATOR.finditer(text):
+        name = match[1] or match[2]
+        if name not in _NO_OPERATORS:
+            yield name
+
+
+def _users(code: str) -> set[str]:
+    """Functions of the source in which operators are called, by themselves or by functions that they call."""
+    bodies = {match[1]: _balanced(code, match.end() - 1, "{}") for match in _FUNCTION.finditer(code)}
+    users = {name for name, body in bodies.items() if next(_operators(body), "")}
+    while more := {name for name, body in bodies.items() if name not in users and users & set(_CALL.findall(body))}:
+        users |= more
+    return users
+
+
+def _region(code: str, start: int) -> str:
+    """What runs in parallel: the call's arguments, or the statement after a pragma."""
+    opening = re.compile(r"[({;]").search(code, start)
+    if opening is None:
+        return code[start:]
+    if opening.group() == "{":
+        return _balanced(code, opening.start(), "{}")
+    if opening.group() == ";":
+        return code[start : opening.start()]
+    inside = _balanced(code, opening.start(), "()")
+    return inside + _region(code, opening.start() + len(inside)) if code[start : opening.start()].strip() else inside
+
+
+def _balanced(code: str, start: int, brackets: str) -> str:
+    depth = 0
+    for index in range(start, len(code)):
+        depth += (code[index] == brackets[0]) - (code[index] == brackets[1])
+        if depth == 0:
+            return code[start : index + 1]
+    return code[start:]
