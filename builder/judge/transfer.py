@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +14,7 @@ from artifacts.memory.columns import Bools, Codes, codes
 from artifacts.memory.htg import Memory
 from builder.judge.occasions import Occasion, fold_of, occasions
 from builder.judge.rankers import Attention, StateOnly
-from builder.judge.replay import FOLDS, Split, figures, run, training
+from builder.judge.replay import FOLDS, Record, Split, figures, run, training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Transfer:
     Attributes:
         saving: share of the state-only regret that the memory saves, with its 95 % interval over tasks.
         trained_on: transitions that were left for training, on average over the folds of tested tasks.
+        wins: tasks on which the memory's mean regret is lower than that of the state alone; losses: where it is higher.
     """
 
     occasions: int
@@ -47,6 +50,8 @@ class Transfer:
     saving: float
     low: float
     high: float
+    wins: int
+    losses: tuple[str, ...]
 
 
 def restricted(memory: Memory, part: Part) -> Memory:
@@ -99,7 +104,9 @@ def transfer(
     if len(tasks) < 3 or sum(len(split.test) for split in splits) < len(found):
         return None
     judged = Attention()
-    ours, state = figures(run(splits, (judged, StateOnly()), level), judged.name)
+    records = run(splits, (judged, StateOnly()), level)
+    ours, state = figures(records, judged.name)
+    more = _regret_over(records, judged.name, state.ranker)
     return Transfer(
         occasions=len(found),
         tasks=len(tasks),
@@ -109,7 +116,18 @@ def transfer(
         saving=state.saving.value,
         low=state.saving.low,
         high=state.saving.high,
+        wins=sum(value < 0 for value in more.values()),
+        losses=tuple(task for task, value in more.items() if value > 0),
     )
+
+
+def _regret_over(records: Sequence[Record], ranker: str, other: str) -> dict[str, float]:
+    """Task → mean regret of ``ranker`` beyond that of ``other``, on the same choices."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        sign = {ranker: 1.0, other: -1.0}.get(record.ranker, 0.0)
+        found[record.occasion.task].append(sign * record.judgement.regret)
+    return {task: round(math.fsum(values), 9) / len(values) for task, values in sorted(found.items())}
 
 
 def _splits(memory: Memory, trained: Bools, found: Sequence[Occasion], leave_out: str) -> Iterator[Split]:

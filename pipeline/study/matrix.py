@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from artifacts.codec import encode
 from pipeline.report.figures import Pairing, pair
 from pipeline.study.spec import Study
 
@@ -20,7 +21,7 @@ class Entry:
         value: share of regret saved (replay), or ratio of speedups (run).
         low, high: 95 % interval over tasks; None where there are too few.
         text: of the drill-down: what was compared, on how many tasks.
-        losses: tasks on which the control was better (run only).
+        losses: tasks on which the control was better.
     """
 
     memory: str
@@ -67,7 +68,7 @@ def _replay(result: Mapping[str, Any]) -> Entry:
         )
     text = (
         f"{found['occasions']} choices, trained on {found['trained_on']:,} transitions; "
-        f"regret {found['regret']:.3f} against {found['state_only']:.3f} of state only"
+        f"regret {found['regret']:.3f} against {found['state_only']:.3f} of state only; {_counts(found)}"
     )
     return Entry(
         memory=result["memory"],
@@ -79,7 +80,13 @@ def _replay(result: Mapping[str, Any]) -> Entry:
         high=found["high"],
         tasks=found["tasks"],
         text=text,
+        losses=tuple(found["losses"]),
     )
+
+
+def _counts(found: Mapping[str, Any]) -> str:
+    ties = found["tasks"] - found["wins"] - len(found["losses"])
+    return f"{found['wins']} wins, {ties} ties, {len(found['losses'])} losses"
 
 
 def _runs(study: Study, results: Sequence[Mapping[str, Any]]) -> list[Entry]:
@@ -106,7 +113,7 @@ def _paired(
     found: Pairing | None = pair(_over_seeds(own), _over_seeds(other))
     text = f"{arm} over {control}, {len(own)} and {len(other)} seeds"
     if found is not None:
-        text += f"; {found.wins} wins, {found.ties} ties, {len(found.losses)} losses"
+        text += f"; {_counts(encode(found))}"
     return Entry(
         memory=memory,
         target=target,

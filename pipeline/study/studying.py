@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from artifacts.codec import encode
 from artifacts.memory.htg import Memory
+from artifacts.runlog import RunLog
 from pipeline.report import page
 from pipeline.report.run_page import stamp
+from pipeline.report.writing import write_run
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Cell, Study, cells, read_study
 from pipeline.study.working import WaitingError, done, load_base, work
@@ -100,10 +104,21 @@ def study_page(
         columns=columns,
         by_place=by_place,
         entries=found,
+        links=_run_pages(Path(study.out), {run for entry in found for run in entry.runs}),
         failed=failed,
         cells=len(wanted),
         **stamp(),
     )
+
+
+def _run_pages(out: Path, runs: Iterable[str]) -> dict[str, str]:
+    """Run directory → link from the page of the study to the page of the run, which is written when it is not there."""
+    links = {}
+    for run in map(Path, sorted(runs)):
+        target = run.with_name(f"{run.name}.html")
+        if RunLog.is_run(run):
+            links[str(run)] = quote(os.path.relpath(target if target.exists() else write_run(run, target), out))
+    return links
 
 
 def _columns(study: Study, kind: str) -> list[str]:

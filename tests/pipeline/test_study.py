@@ -1,7 +1,9 @@
 import importlib.util
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from artifacts.outcome import Outcome
 from builder.judge.transfer import Part, restricted, transfer
 from pipeline.report import page
 from pipeline.study.exchange import ask, tell
-from pipeline.study.matrix import entries
+from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Study, StudyMemory, StudyTarget, cells, read_study
 from pipeline.study.studying import bases, study_page
 from pipeline.study.working import WaitingError, done, publish_part, work
@@ -112,6 +114,34 @@ def test_a_published_part_has_forgotten_the_tasks_of_its_target(memory: Memory, 
     tasks = {item.task.task_id for item in left.transitions()}
     assert own not in tasks
     assert tasks
+
+
+def test_every_tested_task_is_a_win_a_tie_or_a_loss(study: Study, memory: Memory) -> None:
+    found = transfer(memory, Part(), Part(archs=("sm_80",)))
+    assert found
+    assert 0 < found.wins + len(found.losses) <= found.tasks
+    result = {"memory": "h200", "target": "a800", "kind": "replay", "arm": "", "seed": 0, "transfer": encode(found)}
+    (entry,) = entries(study, [result])
+    assert entry.losses == found.losses
+    assert f"{found.wins} wins" in entry.text
+
+
+def test_the_page_leads_to_the_page_of_each_run(study: Study) -> None:
+    run = Path(study.out) / "runs" / "h200-cpu-htam-0"
+    shutil.copytree(Path(__file__).parents[2] / "examples/logs/cpu-first", run)
+    given: dict[str, Any] = {
+        "memory": "h200",
+        "target": "cpu",
+        "arm": "htam",
+        "kind": "run",
+        "tasks": 1,
+        "text": "htam over feedback",
+    }
+    entry = Entry(**given, value=1.0, low=None, high=None, runs=(str(run), "gone"))
+    text = study_page(study, "mined@1", [entry], (), {})
+    assert 'href="runs/h200-cpu-htam-0.html"' in text
+    assert "<code>gone</code>" in text
+    assert "cpu-first" in run.with_name("h200-cpu-htam-0.html").read_text()
 
 
 def test_a_cell_is_done_once(study: Study, memory: Memory, tmp_path: Path) -> None:
