@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from markupsafe import Markup
 
 from artifacts.memory.htg import START, Memory
-from artifacts.memory.records import Effect
+from artifacts.memory.records import Effect, Strategy
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
 from pipeline.report.memory_view import MemoryView, certain, ratio, scale, view
@@ -69,6 +69,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         span=span,
         ratio=ratio,
         certain=certain,
+        stated=stated(memory.strategies),
         counts=Counter(certain(item.effect) for items in shown.strategies.values() for item in items),
         quarantined=quarantined,
         quarantine_rows=reasons(quarantined or ()),
@@ -77,6 +78,11 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         least=least_steps(shown),
         **stamp(),
     )
+
+
+def stated(strategies: Sequence[Strategy]) -> tuple[int, int]:
+    """How many strategies say when they gain, and how many when or how they fail."""
+    return sum(bool(item.when) for item in strategies), sum(bool(item.risks) for item in strategies)
 
 
 def least_steps(shown: MemoryView) -> int:
@@ -95,6 +101,10 @@ def reasons(quarantined: Sequence[Quarantined]) -> list[tuple[str, int, str]]:
         first.setdefault(record.reason, record.file if record.line is None else f"{record.file}:{record.line}")
     counted = Counter(record.reason for record in quarantined)
     return [(reason, count, first[reason]) for reason, count in counted.most_common(200)]
+
+
+UPRIGHT = 0.1
+"""Distance from the vertical, as a cosine, up to which a label is centred; two centred neighbours would collide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +164,7 @@ def _on_circle(name: str, label: str, angle: float, radius: float) -> GraphNode:
         y=round(y, 1),
         label_x=round(SIZE / 2 + out * math.cos(angle), 1),
         label_y=round(SIZE / 2 + out * up + (6.0 * up if radius else 26.0), 1),
-        anchor="middle" if abs(side) < 0.25 or not radius else "start" if side > 0 else "end",
+        anchor="middle" if abs(side) < UPRIGHT or not radius else "start" if side > 0 else "end",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from artifacts.memory.htg import Memory
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
-from pipeline.report.memory_page import bar, largest_node, least_steps, memory_page, nodes
+from pipeline.report.memory_page import bar, largest_node, least_steps, memory_page, nodes, stated
 from pipeline.report.memory_view import view
 
 
@@ -104,3 +104,18 @@ def test_labels_of_many_directions_stand_like_spokes_and_cover_no_other(memory: 
     for one, other in pairwise(placed):
         assert math.dist((one.label_x, one.label_y), (other.label_x, other.label_y)) > 13
         assert math.dist((one.x, one.y), (other.x, other.y)) >= 2 * 0.99 * largest_node(count)
+
+
+@pytest.mark.parametrize("count", range(2, 21))
+def test_no_two_labels_of_a_circle_are_centred_side_by_side(memory: Memory, count: int) -> None:
+    shown = view(memory)
+    several = tuple(replace(shown.directions[0], direction_id=f"d{n}", name=f"direction {n}") for n in range(count))
+    around = nodes(replace(shown, directions=several))[1:]
+    centred = [node for node in around if node.anchor == "middle"]
+    for one, other in pairwise(sorted(centred, key=lambda node: node.label_y)):
+        assert other.label_y - one.label_y > 100
+
+
+def test_the_page_says_how_many_strategies_know_when_they_gain_and_fail(memory: Memory, text: str) -> None:
+    gain, fail = stated(memory.strategies)
+    assert f"{gain} of {len(memory.strategies)} strategies say when they gain and {fail} how they fail" in text
