@@ -20,9 +20,9 @@ def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
 
 
 def _optimize_parameters(job: OptimizeJob) -> dict[str, Any]:
-    options = optimize_options(job)
-    where: dict[str, Any] = {"deployment": f"optimize-one/{job.name}"} if job.work_pool else {}
-    return {"tasks": list(job.tasks), "runs": job.runs, "options": options, "devices": list(job.devices)} | where
+    where = {"devices": list(job.devices), "deployment": f"optimize-one/{job.name}" if job.work_pool else ""}
+    what = {"tasks": list(job.tasks), "runs": job.runs, "options": optimize_options(job), "timeout_s": job.timeout_s}
+    return what | where
 
 
 def optimize_options(job: OptimizeJob) -> dict[str, str]:

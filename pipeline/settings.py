@@ -69,6 +69,7 @@ class OptimizeJob:
         devices: GPU numbers, each given to one run at a time; empty for the CPU backend and for pools.
         work_pool: Prefect work pool whose workers, one a GPU, run the tasks; see docs/flows.md.
         evaluator: ``local``, ``files`` or ``pool:DIR``, as for ``htam optimize``.
+        timeout_s: after which a task's process is ended; two more tries go on where it stopped.
     """
 
     name: str
@@ -88,6 +89,7 @@ class OptimizeJob:
     every_s: float = 0.0
     max_usd: float | None = None
     max_calls: int | None = None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,9 @@ class TeamSettings:
                 raise ValueError(f"job {job.name!r} has both cron and every_s")
             if job.every_s < 0:
                 raise ValueError(f"job {job.name!r}: every_s must not be negative")
+        for suite in self.optimize:
+            if suite.timeout_s is not None and suite.timeout_s <= 0:
+                raise ValueError(f"job {suite.name!r}: timeout_s must be positive")
 
 
 def read_settings(path: Path) -> TeamSettings:

@@ -28,6 +28,7 @@ def written(tmp_path: Path, text: str) -> Path:
             "both cron and every_s",
         ),
         ("[[transfer]]\nname = 'a'\nstudy = 'x'\n[[transfer]]\nname = 'a'\nstudy = 'y'", "two jobs"),
+        ("[[optimize]]\nname = 'a'\ntasks = ['x']\nruns = 'r'\ntimeout_s = 0", "timeout_s"),
         ("[[notify]]\non = ['failed']", "either a url or a command"),
         ("[[notify]]\non = ['late']\nurl = 'https://x'", "late"),
         ("name = [", "no TOML"),
@@ -104,6 +105,12 @@ def test_a_job_for_a_work_pool_is_a_suite_here_and_its_tasks_there(tmp_path: Pat
     suite, one = deployments(read_settings(written(tmp_path, text)))
     assert (suite.flow, suite.work_pool, suite.parameters["deployment"]) == ("optimize", "", "optimize-one/a")
     assert (one.flow, one.name, one.work_pool) == ("optimize-one", "a", "h200")
+
+
+def test_a_time_limit_reaches_the_flow(tmp_path: Path) -> None:
+    text = f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ntimeout_s = 3600"
+    (suite,) = deployments(read_settings(written(tmp_path, text)))
+    assert (suite.parameters["timeout_s"], suite.parameters["deployment"]) == (3600.0, "")
 
 
 def test_the_settings_of_a_rebuild_reach_its_flow(tmp_path: Path) -> None:
