@@ -74,7 +74,8 @@ def _choice(plan: Plan) -> Iterator[str]:
     if choice.intent is not None:
         yield f"chosen intent {choice.intent.number} of the model's own list: {choice.intent.text}"
     if choice.scores:
-        yield "directions (expected log2 gain ± spread, effective transitions, prior):"
+        alone = "" if choice.expected is None else f"; any step from this state: {choice.expected:+.2f}"
+        yield f"directions (expected log2 gain ± spread, effective transitions, prior{alone}):"
     for score in sorted(choice.scores, key=lambda item: (bool(item.masked), -item.mean)):
         yield from _score(score, score.direction_id == choice.direction)
     for use in choice.strategies:

@@ -68,7 +68,14 @@ class OpenRun:
         self._llm = make_client(self.manifest, self.log.path, budget, self._resources)
         self._bench = make_bench(self.manifest, self._resources)
         return Session(
-            self.tasks, self.arm, self.settings(), self.journal, llm=self._llm, bench=self._bench, budget=budget
+            self.tasks,
+            self.arm,
+            self.settings(),
+            self.journal,
+            llm=self._llm,
+            bench=self._bench,
+            budget=budget,
+            at_once=self._resources.concurrency if LlmSpec.parse(self.manifest.llm).kind == "openai" else None,
         )
 
     def settings(self) -> RunSettings:

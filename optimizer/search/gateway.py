@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Protocol
 
 from artifacts.codec import decode, encode
@@ -30,10 +31,20 @@ class Gateway:
 
     What nobody here can give (``llm`` or ``bench`` None: files) is kept in ``open_requests`` or
     ``open_jobs`` by effect key, and the search that wanted it is suspended.
+
+    Args:
+        at_once: questions under way at most; those that wait for their turn are not asked any more once the run is
+            ``stopping``. None for no limit, as for clients that collect questions.
     """
 
     def __init__(
-        self, journal: Journal, *, llm: LlmClient | None, bench: Measurer | None, budget: Budget | None = None
+        self,
+        journal: Journal,
+        *,
+        llm: LlmClient | None,
+        bench: Measurer | None,
+        budget: Budget | None = None,
+        at_once: int | None = None,
     ) -> None:
         self._journal = journal
         self._llm = llm
@@ -41,6 +52,7 @@ class Gateway:
         self._budget = budget
         self.open_requests: dict[str, LlmRequest] = {}
         self.open_jobs: dict[str, EvaluationJob] = {}
+        self._turns = contextlib.nullcontext() if at_once is None else asyncio.Semaphore(at_once)
         self.stopping = False
 
     async def ask(self, key: str, request: LlmRequest) -> LlmAnswer:
@@ -74,8 +86,9 @@ class Gateway:
         if self._llm is None:
             self.open_requests[key] = request
             raise Suspended(f"{request.where} waits for an answer")
-        self._proceed()
-        return await self._llm.complete(request)
+        async with self._turns:
+            self._proceed()
+            return await self._llm.complete(request)
 
     async def _measured(self, key: str, job: EvaluationJob) -> Measurement:
         if self._bench is None:

@@ -43,6 +43,7 @@ class Session:
 
     Args:
         llm, bench: None when answers or measurements come through files.
+        at_once: questions under way at most, see :class:`optimizer.search.gateway.Gateway`.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class Session:
         llm: LlmClient | None = None,
         bench: Measurer | None = None,
         budget: Budget | None = None,
+        at_once: int | None = None,
     ) -> None:
         self._run = run
-        self._gateway = Gateway(journal, llm=llm, bench=bench, budget=budget)
+        self._gateway = Gateway(journal, llm=llm, bench=bench, budget=budget, at_once=at_once)
         self._board = Board(shared=run.search.shared)
         overlay = self._board.seen_before if run.search.shared else None
         briefing = Briefing(arm, run.target)
