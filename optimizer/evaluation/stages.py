@@ -55,10 +55,11 @@ class Stages:
         return self._judging.seconds
 
     def build(self, job: EvaluationJob, device: Device) -> Measurement | Built:
-        """Static guard, then a load that compiles everything; nothing is run but the module itself.
+        """Static guard, then loads that compile everything; nothing is run but the modules themselves.
 
         The device stays out of sight, so that builds disturb no timing. What fails for that reason is decided where
-        the candidate is judged.
+        the candidate is judged. The incumbent is built here too: on a host that has not seen it, its compilers would
+        otherwise run while the evaluation holds a seat on the device.
         """
         findings = check_source(job.candidate_source, job.backend)
         fatal = [finding for finding in findings if finding.fatal]
@@ -70,25 +71,34 @@ class Stages:
                 error="; ".join(describe(finding) for finding in fatal[:5]),
                 findings=findings,
             )
-        if job.backend == "cuda" and "cpp_extension" not in job.candidate_source:
-            return Built(findings=findings, build_s=0.0, notes=())
         start = time.monotonic()
+        failure, notes = self._load(job, device, job.candidate_source)
+        seconds = time.monotonic() - start
+        if failure is not None and (job.backend == "cpu" or failure.final):
+            return Measurement(
+                outcome=failure.outcome,
+                stage="build",
+                device=device.name,
+                error=failure.reason,
+                findings=findings,
+                build_s=seconds,
+            )
+        if job.incumbent_source:
+            self._load(job, device, job.incumbent_source)
+        return Built(findings=findings, build_s=seconds, notes=notes)
+
+    def _load(self, job: EvaluationJob, device: Device, source: str) -> tuple[Failure | None, tuple[str, ...]]:
+        """Load one source in a cell of its own; how that failed, and what was said of its builds."""
+        if job.backend == "cuda" and "cpp_extension" not in source:
+            return None, ()
         with self._judging.cell(job, None if job.backend == "cuda" else device) as process:
             cell = Cell(process.channel, job.settings.build_timeout_s)
             try:
-                cell.load(job.candidate_source)
+                cell.load(source)
             except Failure as failure:
-                if job.backend == "cuda" and not failure.final:
-                    return Built(findings=findings, build_s=time.monotonic() - start, notes=cell.build_notes)
-                return Measurement(
-                    outcome=failure.outcome,
-                    stage="build",
-                    device=device.name,
-                    error=failure.reason + (ending(process.child) if failure.gone else ""),
-                    findings=findings,
-                    build_s=time.monotonic() - start,
-                )
-        return Built(findings=findings, build_s=time.monotonic() - start, notes=cell.build_notes)
+                failure.reason += ending(process.child) if failure.gone else ""
+                return failure, cell.build_notes
+        return None, cell.build_notes
 
     def measure(self, job: EvaluationJob, device: Device, built: Built, *, alone: bool = False) -> Measurement:
         """Judge and cell at work, then the profiler when asked; always one measurement.

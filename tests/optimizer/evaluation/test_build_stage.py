@@ -81,8 +81,16 @@ def stages(server: ForkServer, compiler: NoCompiler, tmp_path: Path) -> Iterator
     builds.close()
 
 
-def built(stages: Stages, source: str) -> Measurement | Built:
-    job = EvaluationJob(job_id="j", task_id="t", task_source="", candidate_source=source, backend="cuda", seed=1)
+def built(stages: Stages, source: str, incumbent: str = "") -> Measurement | Built:
+    job = EvaluationJob(
+        job_id="j",
+        task_id="t",
+        task_source="",
+        candidate_source=source,
+        backend="cuda",
+        seed=1,
+        incumbent_source=incumbent,
+    )
     return stages.build(job, DEVICE)
 
 
@@ -109,5 +117,13 @@ def test_who_asks_for_the_device_while_it_is_hidden_is_judged_where_it_is_not(st
 
 def test_a_candidate_without_an_extension_needs_no_build_process(stages: Stages, compiler: NoCompiler) -> None:
     result = built(stages, TRITON)
-    assert result == Built(findings=(), build_s=0.0, notes=())
+    assert isinstance(result, Built)
+    assert not result.notes
     assert compiler.requests == 0
+
+
+@pytest.mark.timeout(300)
+def test_an_incumbent_is_built_before_the_device_is_asked_for(stages: Stages, compiler: NoCompiler) -> None:
+    result = built(stages, TRITON, incumbent=CANDIDATE.format(before=""))
+    assert isinstance(result, Built), "what is wrong with an incumbent says nothing of the candidate"
+    assert compiler.requests == 1
