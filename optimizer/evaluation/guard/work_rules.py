@@ -96,10 +96,11 @@ def compute_call(node: ast.AST, names: Names) -> str:
 def kept_state(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing that depends on the inputs outlives a call."""
     persistent = _module_level(tree) | set(names.functions) | set(names.classes)
+    inner = _inside_functions(tree)
     for function in called_functions(names):
-        if function in _inside_functions(tree):
-            continue
-        yield from _Kept(function, persistent).findings()
+        kept = persistent | inner.get(function, set())
+        if function not in inner or inner[function]:
+            yield from _Kept(function, kept).findings()
 
 
 def _module_level(tree: ast.Module) -> set[str]:
@@ -112,14 +113,34 @@ def _module_level(tree: ast.Module) -> set[str]:
     }
 
 
-def _inside_functions(tree: ast.Module) -> set[ast.FunctionDef]:
-    return {
-        inner
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef)
-        for inner in ast.walk(outer)
-        if isinstance(inner, ast.FunctionDef) and inner is not outer
-    }
+def _inside_functions(tree: ast.Module) -> dict[ast.FunctionDef, set[str]]:
+    """Functions inside functions, each with those variables around it that live on: where it is handed out."""
+    found: dict[ast.FunctionDef, set[str]] = {}
+    for outer in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        returned = {
+            node.value.id
+            for node in ast.walk(outer)
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+        }
+        for inner in ast.walk(outer):
+            if isinstance(inner, ast.FunctionDef) and inner is not outer:
+                around = _assigned(outer) - _assigned(inner) if inner.name in returned else set()
+                found[inner] = found.get(inner, set()) | around
+    return found
+
+
+def _assigned(function: ast.FunctionDef) -> set[str]:
+    """Names that the function itself binds; those inside it have their own."""
+    bound: set[str] = set()
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        waiting += ast.iter_child_nodes(node)
+    return bound
 
 
 def _kept_defaults(function: ast.FunctionDef) -> set[str]:
