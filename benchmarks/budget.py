@@ -16,6 +16,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,23 @@ TELLING = 0.07
 """Log2 gain from which a step counts as gaining: 5 %."""
 
 FEEDBACK = Contender(label="feedback", arm="feedback")
+QUIET = SelectionSettings(explore=0.0)
+"""Without the share of random directions, which costs every arm that chooses and hides what choosing costs."""
+
+SCORES = {"means over siblings": AttentionSettings(), "attention": ATTENDED}
 ARMS = (
     FEEDBACK,
     *(
         Contender(
             label=f"htam, {name}, lead {lead:g}",
             arm="htam",
-            selection=SelectionSettings(least_lead=lead, attention=how),
+            selection=replace(QUIET, least_lead=lead, attention=attention),
         )
-        for name, how in (("means over siblings", AttentionSettings()), ("attention", ATTENDED))
+        for name, attention in SCORES.items()
         for lead in (0.0, 0.7, 1.5)
     ),
-    *(Contender(label=arm, arm=arm) for arm in ("shuffled", "flat", "random", "bandit")),
+    Contender(label="shuffled, lead 0", arm="shuffled", selection=replace(QUIET, least_lead=0.0)),
+    *(Contender(label=arm, arm=arm, selection=QUIET) for arm in ("flat", "random", "bandit")),
 )
 
 
