@@ -65,6 +65,14 @@ def test_a_kernels_address_comes_from_the_device_unit() -> None:
     assert "cudaFuncSetAttribute(((decltype(&scale<float, threads>))::htam_host::kernel_0_" in split.host
 
 
+def test_a_host_compiler_is_told_what_the_runtime_offers_to_nvcc_alone() -> None:
+    split = split_cuda_source("namespace cg = cooperative_groups;\n" + SOURCE, "0")
+    assert split is not None
+    assert split.host.index("namespace cooperative_groups {}") < split.host.index("namespace cg")
+    for name in ("cudaFuncSetAttribute", "cudaFuncSetCacheConfig", "cudaFuncGetAttributes"):
+        assert f"inline cudaError_t {name}(" in split.host
+
+
 def test_dispatched_types_are_made_for_each_type_the_macro_names() -> None:
     source = """
     template <typename scalar_t> __global__ void k(scalar_t* x) { x[0] = 1; }
@@ -88,6 +96,7 @@ def test_dispatched_types_are_made_for_each_type_the_macro_names() -> None:
         "#define GO(k) k<<<1, 1>>>()\n__global__ void k() {}\nvoid f() { GO(k); }",  # launch in a macro
         "__global__ void k() {}\nvoid f() { other<<<1, 1>>>(); }",  # no kernel of this file
         "__global__ void k() { if (1) { }\nvoid f() {}",  # brackets do not match
+        "template <int N> __global__ void k() {}\ntemplate <int N> void f() { k<N><<<1, 1>>>(); }",  # no address to ask
     ],
 )
 def test_what_cannot_be_cut_is_left_to_the_next_route(source: str) -> None:
