@@ -22,9 +22,9 @@ class SelectionSettings:
     Attributes:
         optimism: standard deviations added to a direction's mean before the best is taken.
         explore: share of steps whose direction is drawn at random among those allowed.
-        least_evidence: effective transitions below which memory is not trusted and only feedback is used.
+        least_evidence: effective transitions below which no direction is given.
         least_lead: standard deviations by which the best direction must promise more than the state alone, that is more
-            than a model left to itself is expected to gain; below it only feedback is used, 0 does not ask.
+            than a model left to itself is expected to gain; below it no direction is given, 0 does not ask.
         strategies: how many strategies a prompt holds at most.
         least_strategy_evidence: effective transitions that a strategy needs to be shown.
     """
@@ -100,11 +100,11 @@ def _objection(best: DirectionScore, settings: SelectionSettings, expected: floa
     """Why the best direction is not trusted; empty when it is."""
     if best.effective_n < settings.least_evidence:
         found, wanted = best.effective_n, settings.least_evidence
-        return f"the evidence is worth {found:.1f} transitions, {wanted:g} are needed: feedback only"
+        return f"the evidence is worth {found:.1f} transitions, {wanted:g} are needed: no direction"
     lead = best.mean - expected
     if settings.least_lead and lead < settings.least_lead * best.spread:
         return (
             f"no direction stands out: the best promises {lead:+.2f} (sd {best.spread:.2f}) over the state alone, "
-            f"{settings.least_lead:g} sd are needed: feedback only"
+            f"{settings.least_lead:g} sd are needed: no direction"
         )
     return ""

@@ -30,7 +30,7 @@ class FlatArm:
         sensible = [score for score in scores if not inapplicable(score.strategy.direction_id, context.state)]
         found = usable_strategies(sensible, self.settings)
         if not found:
-            return Choice(arm=self.name, gate="no strategy has conditions that hold and enough evidence: feedback only")
+            return Choice(arm=self.name, gate="no strategy has conditions that hold and enough evidence: no direction")
         return Choice(
             arm=self.name,
             direction=found[0].strategy.direction_id,

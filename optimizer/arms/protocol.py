@@ -48,7 +48,7 @@ class Choice:
     """What an arm chose and why; logged whole.
 
     Attributes:
-        direction: id, empty when the model gets feedback only or follows an intent of its own.
+        direction: id, empty when the model is given none or follows an intent of its own.
         probability: with which direction or intent was chosen; None when nothing was chosen.
         gate: why memory was not used; empty when it was, or when the arm has none.
         scores: every direction with its evidence, in the order of the memory.
