@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections import Counter
@@ -46,6 +47,14 @@ _PINGPONG = tuple(
 )
 _TAIL_WORDS = ("bias", "relu", "gelu", "silu", "sigmoid", "tanh", "scale", "clamp")
 _TAIL = re.compile(rf"(?i){'|'.join(_TAIL_WORDS)}|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
+_DEEPEST = 1000
+"""Nesting of syntax nodes that is looked at: the query's cost grows with the square of what is nested."""
+_BROKEN_LIMIT = 40_000
+"""Bytes looked at of what does not parse, where the cost grows with the square as well."""
+_LONGEST_HEAD = 20_000
+"""Bytes in front of a body beyond which nobody wrote it by hand."""
+_MOST_LOOKED_AT = 4_000_000
+"""Bytes of bodies and declarations looked at in one text: nested ones would be read as often as they are deep."""
 _FLOATS = re.compile(r"\b(?:float|double|half|__half|scalar_t|accscalar_t|T|int)\s+\w+\s*(?:\[[^\]]+\]){1,2}")
 
 
@@ -73,7 +82,12 @@ def read_structure(source: str) -> Structure:
 
     parser, query = _tools()
     data = source.encode("utf-8", "replace")
-    captures = tree_sitter.QueryCursor(query).captures(parser.parse(data).root_node)
+    cursor = tree_sitter.QueryCursor(query)
+    cursor.set_max_start_depth(_DEEPEST)
+    root = parser.parse(data).root_node
+    if root.has_error and len(data) > _BROKEN_LIMIT:
+        root = parser.parse(data[:_BROKEN_LIMIT]).root_node
+    captures = cursor.captures(root)
     counts: Counter[str] = Counter()
     kernels = _functions(data, captures.get("function", []), counts)
     _arrays(data, captures.get("array", []), counts)
@@ -101,14 +115,17 @@ def _slice(data: bytes, node: Node) -> str:
 
 def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> tuple[str, ...]:
     kernels: list[str] = []
+    left = _MOST_LOOKED_AT
     for node in sorted(nodes, key=lambda item: item.start_byte):  # captures come in no fixed order
         body = node.child_by_field_name("body")
         head = data[node.start_byte : body.start_byte if body is not None else node.end_byte]
+        left -= len(head)
         if b"__global__" not in head:
             continue
-        name = re.search(rb"(\w+)\s*\(", re.sub(rb"__launch_bounds__\s*\([^)]*\)", b"", head))
+        name = re.search(rb"(\w+)\s*\(", re.sub(rb"__launch_bounds__\s*\([^)]*\)", b"", head[:_LONGEST_HEAD]))
         kernels.append(name.group(1).decode() if name else "")
-        if body is not None:
+        if body is not None and left > 0:
+            left -= body.end_byte - body.start_byte
             _kernel_body(_slice(data, body), counts)
     if len(kernels) > 1:
         counts["multiple_kernels"] = len(kernels)
@@ -136,6 +153,7 @@ def _ends_in_epilogue(tail: str) -> bool:
 
 
 def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
+    left = _MOST_LOOKED_AT
     for node in nodes:
         owner = node.parent
         if owner is None or owner.type == "array_declarator":
@@ -143,6 +161,9 @@ def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
         declaration = owner if owner.type == "declaration" else owner.parent
         if declaration is None or declaration.type != "declaration":
             continue
+        left -= node.end_byte - declaration.start_byte
+        if left < 0:
+            break
         head = data[declaration.start_byte : node.start_byte]
         text = _slice(data, node)
         if b"__shared__" in head:
@@ -154,35 +175,49 @@ def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
 
 
 def _loops(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
+    barriers = [match.start() for match in re.finditer(rb"__syncthreads", data)] if nodes else []
     for node in nodes:
         body = node.child_by_field_name("body")
-        head = data[node.start_byte : body.start_byte if body is not None else node.end_byte].decode("utf-8", "replace")
+        end = body.start_byte if body is not None else node.end_byte
+        if end - node.start_byte > _LONGEST_HEAD:
+            continue
+        head = data[node.start_byte : end].decode("utf-8", "replace")
         update = head.rsplit(";", 1)[-1]
         if "+=" in update and _GRID_STRIDE.search(update):
             counts["grid_stride_loop"] += 1
         elif _BLOCK_STRIDE.search(update):
             counts["block_stride_loop"] += 1
-        elif _HALVING.search(update) and body is not None and b"__syncthreads" in data[body.start_byte : body.end_byte]:
+        elif _HALVING.search(update) and body is not None and _any_within(barriers, body):
             counts["block_reduce"] += 1
         elif re.search(r"<\s*(?:\d{1,2}|\w*(?:PER_THREAD|VEC|ITEMS|COARSE|TM|TN)\w*)\s*;", head):
             counts["thread_coarsening"] += 1
 
 
+def _any_within(places: list[int], node: Node) -> bool:
+    at = bisect.bisect_left(places, node.start_byte)
+    return at < len(places) and places[at] < node.end_byte
+
+
 def _expressions(data: bytes, captures: dict[str, list[Node]], counts: Counter[str]) -> None:
     counts["predication"] += len(captures.get("select", []))
     counts["template_constants"] += sum(
-        b"int" in data[node.start_byte : node.end_byte] or b"bool" in data[node.start_byte : node.end_byte]
+        data.find(b"int", node.start_byte, node.end_byte) >= 0
+        or data.find(b"bool", node.start_byte, node.end_byte) >= 0
         for node in captures.get("template", [])
     )
     for node in captures.get("condition", []):
-        text = _slice(data, node)
-        if len(text) < 200 and _BOUND.search(text) and _INDEX.search(text):
+        text = _short(data, node, 200)
+        if text and _BOUND.search(text) and _INDEX.search(text):
             counts["boundary_check"] += 1
     for node in captures.get("division", []):
-        text = _slice(data, node)
-        if (
-            len(text) < 80
-            and _INDEX.search(text)
-            and "." not in text.replace("blockIdx.", "").replace("threadIdx.", "")
-        ):
+        text = _short(data, node, 80)
+        if text and _INDEX.search(text) and "." not in text.replace("blockIdx.", "").replace("threadIdx.", ""):
             counts["division_modulo"] += 1
+
+
+def _short(data: bytes, node: Node, limit: int) -> str:
+    """Text of ``node``; empty when it has ``limit`` characters or more, so that nested ones cost no more than one."""
+    if node.end_byte - node.start_byte >= 4 * limit:
+        return ""
+    text = _slice(data, node)
+    return text if len(text) < limit else ""

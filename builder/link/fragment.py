@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import textwrap
+from collections import Counter
 from itertools import accumulate
 
 from builder.link.units import outlines, tells
@@ -13,6 +14,8 @@ MOST_CHARACTERS = 1600
 MOST_LINES = 45
 LARGEST = 200_000
 """Sources above this many characters are not compared: difflib is quadratic at worst."""
+MOST_PAIRS = 1_000_000
+"""Nor those with more pairs of equal lines than this, by which its time goes."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -25,12 +28,21 @@ def added_fragment(parent: str, child: str) -> str:
     before, after = parent.splitlines(), child.splitlines()
     if len(parent) + len(child) > LARGEST or not after:
         return ""
-    matcher = difflib.SequenceMatcher(None, [line.strip() for line in before], [line.strip() for line in after], False)
+    old, new = [line.strip() for line in before], [line.strip() for line in after]
+    if _pairs(old, new) > MOST_PAIRS:
+        return ""
+    matcher = difflib.SequenceMatcher(None, old, new, False)
     runs = [(start, end) for tag, _, _, start, end in matcher.get_opcodes() if tag in ("insert", "replace")]
     if not runs:
         return ""
     start, end = _most_telling(child, after, _joined(runs))
     return textwrap.dedent("\n".join(line.rstrip() for line in after[start:end])).strip("\n")
+
+
+def _pairs(old: list[str], new: list[str]) -> int:
+    """How many pairs of lines are equal."""
+    counts = Counter(new)
+    return sum(counts[line] for line in old)
 
 
 def _most_telling(child: str, lines: list[str], runs: list[tuple[int, int]]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
+from builder.link.fragment import added_fragment
 from builder.logs import discover, read, read_all
 from builder.logs.fields import BadRecordError, Fields
 from builder.logs.files import MAX_LINE_BYTES, UnreadableError, json_lines, parse_json
@@ -302,6 +303,14 @@ def test_fields_refuse_or_return_but_never_raise_anything_else(value):
         "torch." * 40_000,
         "(" * 100_000,
         '"""' * 60_000,
+        "__global__ void k(float* x) { y = " + "a/" * 100_000 + "a; }",
+        "__global__ void k(float* x) { y = " + "(a/" * 60_000 + "a" + ")" * 60_000 + "; }",
+        "__global__ void k(float* x) { a" + " < a" * 60_000 + "; }",
+        "__global__ void k() { " + "for (int i = 9; i; i >>= 1) " * 9_000 + "; }",
+        "__global__ void k() { " * 9_000,
+        "__global__ void k() { unsigned " + "a[2], " * 30_000 + "b; }",
+        "template<int " * 30_000,
+        "__global__ void k() { " + "{" * 200_000,
     ],
 )
 def test_source_made_to_be_slow_is_read_in_bounded_time(samples, tmp_path, code):
@@ -314,6 +323,12 @@ def test_source_made_to_be_slow_is_read_in_bounded_time(samples, tmp_path, code)
     started = time.monotonic()
     reread("kernelbench-agentic", path)
     hacks_in(code)
+    assert time.monotonic() - started < SECONDS
+
+
+def test_sources_of_equal_lines_are_not_compared():
+    started = time.monotonic()
+    assert added_fragment("//\n" * 30_000, "//\n" * 30_000 + "int x = 1;\n") == ""
     assert time.monotonic() - started < SECONDS
 
 
