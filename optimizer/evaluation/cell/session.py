@@ -90,6 +90,7 @@ class Session:
         return {"mapping": mapping}, []
 
     def _call(self, message: dict[str, Any], fds: list[int]) -> Reply:
+        give_back(self._backend)
         inputs = self._receiver.unpack(message["values"], fds)
         calls = self._kernels.calls
         with poisoned(self._backend):

@@ -58,7 +58,8 @@ def _region(code: str, start: int) -> str:
     if opening.group() == ";":
         return code[start : opening.start()]
     inside = _balanced(code, opening.start(), "()")
-    return inside + _region(code, opening.start() + len(inside)) if code[start : opening.start()].strip() else inside
+    before = code[start : opening.start()]
+    return before + inside + _region(code, opening.start() + len(inside)) if before.strip() else inside
 
 
 def _balanced(code: str, start: int, brackets: str) -> str:

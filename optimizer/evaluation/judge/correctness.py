@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from artifacts.outcome import Outcome
-from optimizer.evaluation.device_memory import is_large
+from optimizer.evaluation.device_memory import give_back, is_large
 from optimizer.evaluation.judge.cell_client import Cell, Delivery
 from optimizer.evaluation.judge.compare import (
     bounds_of,
@@ -21,7 +21,8 @@ from optimizer.evaluation.judge.compare import (
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.judge.reference import Answer, Case, Reference
 from optimizer.evaluation.judge.tolerance import Tolerance, powerless_controls
-from optimizer.evaluation.judge.trials import Trial, plan
+from optimizer.evaluation.judge.trials import Trial, derive_seed, plan, twins
+from optimizer.evaluation.process.values import split
 
 STAGE = "correctness"
 _CONTROLS = frozenset({"zeros", "mean"})
@@ -107,6 +108,7 @@ class Correctness:
         checked.variants = self._variants(checked)
         checked.plain = []
         self._twice(checked)
+        self._near_twins(checked)
         return checked
 
     def _run(self, trial: Trial, checked: Checked) -> None:
@@ -141,6 +143,7 @@ class Correctness:
         return self._cell.construct(case.arguments, case.parameters, case.buffers, case.trial.seed)
 
     def _call(self, case: Case) -> Delivery:
+        give_back(self._reference.device)
         delivery = self._cell.call(case.inputs)
         changed = modified_input(case, delivery.inputs)
         if changed is not None:
@@ -222,6 +225,23 @@ class Correctness:
         if problem:
             raise Failure(Outcome.WRONG_RESULT, STAGE, f"an output is overwritten by the next call: {problem}")
         checked.checks.append("two calls on the same addresses")
+
+    def _near_twins(self, checked: Checked) -> None:
+        """Inputs seen before with some elements changed: an answer must not be known by a part of its question."""
+        if len(checked.variants) < 2 or is_large(split(checked.variants[0].case.inputs)[1]):
+            return
+        first, second = (trial.case for trial in checked.variants[:2])
+        for inputs in twins(first.inputs, second.inputs, derive_seed(self._secret, "twins")):
+            case = dataclasses.replace(first, inputs=inputs)
+            answer = self._reference.answer(case)
+            bounds = bounds_of(answer)
+            if bounds is None:
+                continue
+            self._construct(first)
+            self._call(first)
+            self._compare(first.trial, self._call(case), answer, bounds, ", some elements changed: a stale result")
+            self._pause()
+        checked.checks.append("inputs changed in part")
 
     def _problem(self, trial: PlainTrial, part: tuple[dict[str, Any], list[Any]]) -> str:
         return output_problem(*part, trial.answer, trial.bounds, self._reference.device)

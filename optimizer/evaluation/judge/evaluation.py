@@ -157,7 +157,7 @@ class Evaluation:
             bound = bound_of(work, backend, self._folder)
             possible(work, bound, timing, backend, self._folder)
             baselines = self._time_baselines(("eager",), checked)
-            unseen_cost_the_same(self._cell, unseen, backend)
+            unseen_cost_the_same(self._cell, unseen, backend, self._load.is_busy)
             self.watch.lap("timing")
         self.checks.append("unseen inputs cost the same")
         self._look_back(checked, reference)

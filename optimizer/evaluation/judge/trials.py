@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from optimizer.evaluation.process.values import join, map_tensors, split
+
 OFFSET = 1000.0
 """Added to inputs: shows variances computed as E[x²] - E[x]² and exponentials without
 (or with the wrong) max subtraction."""
@@ -70,6 +72,9 @@ def _normal(tensor: Any) -> Any:
     return torch.randn_like(tensor) * spread.to(tensor.dtype)
 
 
+_ZERO_SHARE = 0.02
+"""Of elements: more zeros than that are no accident."""
+_SPARSE = 1 / 64
 TRANSFORMS: Mapping[str, Callable[[Any], Any]] = {
     "as given": lambda tensor: tensor,
     "×3": _scaled(3.0),
@@ -84,13 +89,72 @@ TRANSFORMS: Mapping[str, Callable[[Any], Any]] = {
 
 def transformed(inputs: list[Any], name: str) -> list[Any]:
     """Apply a transform to every floating-point tensor of the inputs, layouts kept."""
-    from optimizer.evaluation.process.values import map_tensors
-
     function = TRANSFORMS[name]
     result: list[Any] = map_tensors(
-        inputs, lambda tensor: function(tensor) if tensor.dtype.is_floating_point else tensor
+        inputs, lambda tensor: kept_form(tensor, function(tensor)) if tensor.dtype.is_floating_point else tensor
     )
     return result
+
+
+def kept_form(given: Any, changed: Any) -> Any:
+    """``changed`` with the structure that ``given`` has: zeros where many are, symmetry, no infinite value moved.
+
+    A kernel may count on what a task's inputs always are, such as triangular, and still be right.
+    """
+    import torch
+
+    special = ~torch.isfinite(given)
+    zeros = given == 0
+    if int(zeros.sum()) > _ZERO_SHARE * given.numel():
+        special |= zeros
+    if bool(special.any()):
+        changed = torch.where(special, given, changed)
+    if _is_symmetric(given):
+        changed = changed.triu() + changed.triu(1).mT
+    return changed
+
+
+def _is_symmetric(tensor: Any) -> bool:
+    import torch
+
+    square = tensor.ndim >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1
+    return square and bool(torch.equal(tensor, tensor.mT))
+
+
+def twins(first: list[Any], second: list[Any], seed: int) -> list[list[Any]]:
+    """Inputs that are like the first ones in many places and like the second ones in the others.
+
+    Whoever tells inputs apart by a sample of them takes each for the first. One keeps both ends, one nearly all
+    elements. Tensors of integers stay as they are.
+    """
+    import torch
+
+    def mixed(choose: Callable[[Any], Any]) -> list[Any]:
+        template, tensors = split(first)
+        others = split(second)[1]
+        values: list[Any] = join(template, [_mixed(a, b, choose) for a, b in zip(tensors, others, strict=True)])
+        return values
+
+    def sparse(flat: Any) -> Any:
+        generator = torch.Generator(flat.device).manual_seed(seed)
+        chosen = torch.rand(flat.shape, generator=generator, device=flat.device) < _SPARSE
+        chosen[len(flat) // 2] = True
+        return chosen
+
+    def middle(flat: Any) -> Any:
+        place = torch.arange(len(flat), device=flat.device)
+        return (place >= len(flat) // 4) & (place < max(3 * len(flat) // 4, 1))
+
+    return [mixed(middle), mixed(sparse)]
+
+
+def _mixed(first: Any, second: Any, choose: Callable[[Any], Any]) -> Any:
+    import torch
+
+    if not first.dtype.is_floating_point or not first.numel() or first.shape != second.shape:
+        return first
+    chosen = choose(first.reshape(-1)).view(first.shape)
+    return kept_form(first, torch.where(chosen, second, first))
 
 
 def perturb_(model: Any, seed: int) -> None:

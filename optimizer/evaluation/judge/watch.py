@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,27 +132,27 @@ class UnseenInputs:
         return ahead or self.draw()
 
 
-def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str) -> None:
+def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str, busy: Callable[[], bool]) -> None:
     """Time calls on inputs that the candidate has never seen, the same again, and new ones between them.
 
     Raises:
         Failure: contents seen before are answered faster, so answers are kept somewhere.
     """
-    new, again = math.inf, math.inf
+    first = new = again = math.inf
     for attempt in range(_ATTEMPTS):
         fresh = unseen.take()
         order = list(range(len(fresh)))
         in_a_row = [index for index in order for _ in range(_ROUNDS)]
         cell.hold(fresh)
         del fresh
-        first = statistics.median(cell.time(order, new=False))
-        new, again = min(new, *cell.time(in_a_row)), min(again, *(seen := cell.time(in_a_row, new=False)))
-        unusual = first > _CACHE_GAIN * statistics.median(seen) + _HOST_US[backend]
+        first = min(first, *cell.time(order, new=False))
+        new, again = min(new, *cell.time(in_a_row)), min(again, *cell.time(in_a_row, new=False))
+        unusual = first > _CACHE_GAIN * again + _HOST_US[backend]
         dearer = new > _SEEN_GAIN[backend] * again and new > again + _SEEN_US
         if attempt > 0 and not unusual and not dearer:
             return
     message = f"inputs never seen take {max(first, new):.1f} µs, the same again {again:.1f} µs"
-    raise Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule="cache", message=message),))
+    raise clocks_disagree("cache", message, again / max(first, new), backend, busy)
 
 
 def disagree(first: Timing, second: Timing) -> bool:
