@@ -39,9 +39,9 @@ def build_memory(
         name=name, store=store, work=work, model=model, replay=replay, refine=refine, refine_url=refine_url
     )
     shards = stages.find_logs(logs)
-    drafted = stages.draft_shard.map(shards, unmapped(order)).result()
+    drafted = pages.followed(stages.draft_shard.map(shards, unmapped(order)), "shards of logs")
     drafts, read = stages.gather(drafted)
-    embedded = stages.embed_shard.map(stages.cut_texts(drafts), unmapped(order)).result()
+    embedded = pages.followed(stages.embed_shard.map(stages.cut_texts(drafts), unmapped(order)), "shards of texts")
     labels = stages.cluster(drafts, order, embedded)
     memory = stages.judge(stages.link(drafts, labels, read, order), order)
     reference = stages.publish(memory, order, read, tag, force)

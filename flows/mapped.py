@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
-from uuid import UUID
+from typing import Any, TypeVar
 
 from prefect import flow, task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from flows.engine import RETRY, EngineSettings, run
-from flows.pages import log
+from flows.pages import followed
 from flows.stages import STAGE
 
 T = TypeVar("T")
-UPDATES = 50
-"""Updates of the progress artifact a flow makes at most, roughly."""
 
 
 def mapped(
@@ -29,16 +25,8 @@ def mapped(
 
     @flow(name=name)
     def every(keys: Sequence[str]) -> dict[str, Any]:
-        progress = cast(UUID, create_progress_artifact(progress=0.0, description=f"{len(keys)} cells"))
-        every_so_many = max(1, len(keys) // UPDATES)  # an update is a call to the server
         futures = one.map(keys)
-        results: dict[str, Any] = {}
-        for key, future in zip(keys, futures, strict=True):
-            results[key] = future.result(raise_on_failure=False)
-            log.info("%d of %d: %s", len(results), len(keys), key)
-            if len(results) % every_so_many == 0 or len(results) == len(keys):
-                update_progress_artifact(progress, progress=100.0 * len(results) / len(keys))
-        return results
+        return dict(zip(keys, followed(futures, "cells", raising=False), strict=True))
 
     found: dict[str, T | Exception] = run(every, engine, list(keys)) if keys else {}
     return found

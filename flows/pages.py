@@ -1,19 +1,49 @@
-"""What flows leave on Prefect's own pages: tables, links and progress."""
+"""What flows leave on Prefect's own pages: progress, tables and links."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.futures import PrefectFuture
 
 if TYPE_CHECKING:
     from flows.suite import SuiteResult
 
 log = logging.getLogger("htam")
 """Progress for people: on a command line through its handler, on a server as lines of the flow run."""
+
+UPDATES = 50
+"""Updates of a progress bar a map makes at most, roughly: each is a call to the server."""
+
+
+def followed(futures: Sequence[PrefectFuture[Any]], what: str, *, raising: bool = True) -> list[Any]:
+    """Results of mapped tasks in their order, with a progress bar on the page of the run.
+
+    Args:
+        raising: False leaves the exception of a failed task among the results.
+    """
+    if not futures:
+        return []
+    bar = cast(UUID, create_progress_artifact(progress=0.0, description=f"{len(futures)} {what}"))
+    every_so_many = max(1, len(futures) // UPDATES)
+    results = []
+    for done, future in enumerate(futures, 1):
+        results.append(future.result(raise_on_failure=raising))
+        if done % every_so_many == 0 or done == len(futures):
+            log.info("%d of %d %s", done, len(futures), what)
+            update_progress_artifact(bar, progress=100.0 * done / len(futures))
+    return results
 
 
 def suite_table(results: Sequence[SuiteResult]) -> None:

@@ -16,6 +16,7 @@ from artifacts.errors import HtamError
 from flows.command import htam
 from flows.devices import Devices
 from flows.engine import RETRY
+from flows.pages import followed
 from flows.stages import STAGE
 from optimizer.tasks import load_tasks
 
@@ -89,8 +90,7 @@ def optimize_words(entry: SuiteEntry, options: Mapping[str, str]) -> list[str]:
 def settled(entries: Sequence[SuiteEntry], futures: PrefectFutureList[dict[str, Any]]) -> list[SuiteResult]:
     """Wait for all; one failing task stops no other."""
     results = []
-    for entry, future in zip(entries, futures, strict=True):
-        value = future.result(raise_on_failure=False)
+    for entry, value in zip(entries, followed(futures, "tasks", raising=False), strict=True):
         problem = value if isinstance(value, Exception) else None
         results.append(SuiteResult(entry=entry, finished=None if problem else _finished(value), problem=problem))
     return results

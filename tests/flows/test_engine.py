@@ -96,6 +96,35 @@ def test_a_task_is_tried_again_after_a_lost_connection_and_not_after_a_users_mis
     assert (calls.count(1), calls.count(2)) == (3, 1)
 
 
+def test_a_map_shows_its_progress_and_keeps_what_failed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import pages
+
+    class Done:
+        def __init__(self, value: object) -> None:
+            self.value = value
+
+        def result(self, *, raise_on_failure: bool) -> object:
+            if raise_on_failure and isinstance(self.value, Exception):
+                raise self.value
+            return self.value
+
+    shown: list[float] = []
+    monkeypatch.setattr(pages, "create_progress_artifact", lambda **_: "bar")
+    monkeypatch.setattr(pages, "update_progress_artifact", lambda _, progress: shown.append(progress))
+    lost = ConnectionError("gone")
+    futures: Any = [Done(1), Done(lost), Done(3), Done(4)]
+    assert pages.followed(futures, "tasks", raising=False) == [1, lost, 3, 4]
+    assert shown == [25.0, 50.0, 75.0, 100.0]
+    with pytest.raises(ConnectionError):
+        pages.followed(futures, "tasks")
+    shown.clear()
+    many: Any = [Done(number) for number in range(1000)]
+    assert pages.followed(many, "tasks") == list(range(1000))
+    assert shown[-1] == 100.0
+    assert len(shown) <= 2 * pages.UPDATES
+    assert pages.followed([], "tasks") == []
+
+
 def test_a_cluster_starts_beside_another_service_on_the_port_of_dask() -> None:
     from prefect import flow, task
 
