@@ -12,6 +12,11 @@ from optimizer.evaluation.judge.task_module import TaskModule
 from optimizer.evaluation.judge.trials import Trial, perturb_, transformed
 from optimizer.evaluation.process.values import map_tensors, split
 
+_NUDGES = 10
+"""Enough to see nearly every pair of equal numbers change places."""
+_NUDGE = 4.0
+"""Of the last bit."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Case:
@@ -27,12 +32,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The reference's output: its structure, tensors in fp64 and in native precision (same order)."""
+    """The reference's output: its structure, tensors in fp64 and in native precision (same order).
+
+    ``open_to``: for a tensor of integers, where the reference itself answers otherwise when its inputs move by a
+    rounding error, such as the place of the largest of equal numbers; None for others.
+    """
 
     native: Any
     exact_tensors: list[Any]
     native_tensors: list[Any]
     aliases_input: bool
+    open_to: list[Any] = field(default_factory=list)
 
 
 class Reference:
@@ -101,6 +111,7 @@ class Reference:
                 aliases = any(tensor.untyped_storage().data_ptr() in storages for tensor in split(native)[1])
                 del inputs
                 exact = self._exact(case)
+                open_to = self._open_to(case, split(native)[1])
             except Exception as problem:
                 raise BadTaskError(
                     f"task fails: {type(problem).__name__}: {problem}", "correct the task file"
@@ -112,7 +123,22 @@ class Reference:
             exact_tensors=[tensor.double() if tensor.dtype.is_floating_point else tensor for tensor in exact_tensors],
             native_tensors=native_tensors,
             aliases_input=aliases,
+            open_to=open_to,
         )
+
+    def _open_to(self, case: Case, native: list[Any]) -> list[Any]:
+        """See :class:`Answer`."""
+        import torch
+
+        if all(tensor.dtype.is_floating_point for tensor in native):
+            return []
+        found = [None if each.dtype.is_floating_point else torch.zeros_like(each, dtype=torch.bool) for each in native]
+        for _ in range(_NUDGES):
+            moved = split(copy.deepcopy(case.model)(*map_tensors(case.inputs, _nudged)))[1]
+            for mask, before, after in zip(found, native, moved, strict=True):
+                if mask is not None:
+                    mask |= before != after
+        return found
 
     def _exact(self, case: Case) -> Any:
         """The output in fp64; None when the model insists on its own precision."""
@@ -138,6 +164,16 @@ class Reference:
     def _moved(self, inputs: list[Any]) -> list[Any]:
         result: list[Any] = map_tensors(inputs, lambda tensor: tensor.to(self.device))
         return result
+
+
+def _nudged(tensor: Any) -> Any:
+    """Each floating-point number moved by a few of its last bit."""
+    import torch
+
+    if not tensor.dtype.is_floating_point:
+        return tensor.clone()
+    step = _NUDGE * torch.finfo(tensor.dtype).eps
+    return tensor * (1 + step * (2 * torch.rand_like(tensor, dtype=torch.float32) - 1).double()).to(tensor.dtype)
 
 
 def _state(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
