@@ -187,7 +187,7 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("schedule", "", r"#\s*pragma\s+omp\s[^\n]*\bschedule\s*\(", "omp_schedule"),
         ("grid", "grid.sync", r"grid\.sync", "grid_sync"),
         ("long", "long long", r"long(?<!\wlong)\s+long\b", "wide_index"),
-        ("", "^", r"\^\s*\(?\s*(?:row|threadIdx|tid|\w*lane|\(?\w+\s*(?:>>|/)\s*\d)", "swizzle"),
+        ("", "^", r"\^\s*(?:\(\s*)?(?:row|threadIdx|tid|\w*lane|\(?\w+\s*(?:>>|/)\s*\d)", "swizzle"),
         ("threadIdx", "", r"threadIdx\.[yz]", "block_2d"),
         ("static", "", r"static\s+(?:torch::Tensor|at::Tensor|std::unordered_map)", "output_cache"),
         ("break", "", r"break(?<!\wbreak)\s*;", "early_exit"),

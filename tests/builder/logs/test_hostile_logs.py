@@ -311,6 +311,7 @@ def test_fields_refuse_or_return_but_never_raise_anything_else(value):
         "__global__ void k() { unsigned " + "a[2], " * 30_000 + "b; }",
         "template<int " * 30_000,
         "__global__ void k() { " + "{" * 200_000,
+        "__global__ void k() { ^" + " " * 200_000,
     ],
 )
 def test_source_made_to_be_slow_is_read_in_bounded_time(samples, tmp_path, code):
