@@ -139,14 +139,16 @@ def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str, busy: C
         Failure: contents seen before are answered faster, so answers are kept somewhere.
     """
     first = new = again = math.inf
+    order: list[int] = []
+    unusual = True
     for attempt in range(_ATTEMPTS):
-        fresh = unseen.take()
-        order = list(range(len(fresh)))
-        in_a_row = [index for index in order for _ in range(_ROUNDS)]
-        cell.hold(fresh)
-        del fresh
-        first = min(first, *cell.time(order, new=False))
-        new, again = min(new, *cell.time(in_a_row)), min(again, *cell.time(in_a_row, new=False))
+        if unusual:
+            fresh = unseen.take()
+            order = [index for index in range(len(fresh)) for _ in range(_ROUNDS)]
+            cell.hold(fresh)
+            del fresh
+            first = min(first, *cell.time(order[::_ROUNDS], new=False))
+        new, again = min(new, *cell.time(order)), min(again, *cell.time(order, new=False))
         unusual = first > _CACHE_GAIN * again + _HOST_US[backend]
         dearer = new > _SEEN_GAIN[backend] * again and new > again + _SEEN_US
         if attempt > 0 and not unusual and not dearer:
