@@ -29,6 +29,7 @@ _TORCH = re.compile(
     r"\b(torch|at|c10|py|pybind11|ATen)\s*(::|\b(?=;))|\b(PYBIND11_|TORCH_|AT_|C10_)\w+|\b(Tensor|IntArrayRef|THC\w*)\b"
 )
 _TORCH_INCLUDE = re.compile(r"#\s*include\s*[<\"](torch|ATen|c10|pybind11|THC|Python\.h)")
+_DEVICE_INCLUDE = re.compile(r"#\s*include\s*[<\"](cooperative_groups|mma\.h)")
 _DEVICE = re.compile(r"\b(__device__|__constant__|__shared__|__managed__)\b")
 _GLOBAL = re.compile(r"\b__global__\b")
 _ATTRIBUTES = re.compile(
@@ -209,7 +210,7 @@ def _device_part(item: Item) -> str:
 def _host_part(item: Item, kernels: _Kernels) -> str:
     """What the host unit keeps of an item: no device code, launches rewritten."""
     if item.kind is Kind.DIRECTIVE:
-        return item.head.rstrip("\n")
+        return "" if _DEVICE_INCLUDE.search(item.head) else item.head.rstrip("\n")
     if item.kind in (Kind.OPENING, Kind.CLOSING):
         return item.text
     if _GLOBAL.search(item.head):

@@ -66,8 +66,11 @@ def test_a_kernels_address_comes_from_the_device_unit() -> None:
 
 
 def test_a_host_compiler_is_told_what_the_runtime_offers_to_nvcc_alone() -> None:
-    split = split_cuda_source("namespace cg = cooperative_groups;\n" + SOURCE, "0")
+    groups = "#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;\n"
+    split = split_cuda_source(groups + SOURCE, "0")
     assert split is not None
+    assert "#include <cooperative_groups/reduce.h>" in split.device
+    assert "#include <cooperative_groups" not in split.host
     assert split.host.index("namespace cooperative_groups {}") < split.host.index("namespace cg")
     for name in ("cudaFuncSetAttribute", "cudaFuncSetCacheConfig", "cudaFuncGetAttributes"):
         assert f"inline cudaError_t {name}(" in split.host
