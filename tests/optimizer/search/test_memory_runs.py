@@ -67,9 +67,7 @@ def test_the_chosen_direction_and_its_strategies_reach_prompt_and_log(
     assert {score["direction_id"] for score in choice["scores"]} == {"access", "fusion", "tiling"}
 
 
-def test_a_closed_gate_gives_no_direction_and_says_why(
-    make_run: Callable[..., Any], memory: Memory
-) -> None:
+def test_a_closed_gate_gives_no_direction_and_says_why(make_run: Callable[..., Any], memory: Memory) -> None:
     run = make_run(arm=make_arm("htam", memory, SelectionSettings(explore=0.0, least_evidence=1e9)), **ONE_TASK)
     requests = asked(run)
     advance(run)
