@@ -28,6 +28,6 @@ class LeashedServer(SubprocessASGIServer):
         return subprocess.Popen(leashed_command("uvicorn", words), env=environment)
 
 
-def leash_server() -> None:
-    """Let the embedded server end with this process, should Prefect start one: it asks for the one of port None."""
-    LeashedServer()
+def leashed_server() -> SubprocessASGIServer:
+    """The embedded server of this process, whether it runs already or Prefect will start it."""
+    return LeashedServer()  # the one instance of port None, which is what Prefect asks for

@@ -84,11 +84,15 @@ def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters
     The heartbeat of a flow run is a thread that costs a second to join, so it is off for runs that
     their caller waits for.
     """
+    changed: dict[Any, Any] = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     if not PREFECT_API_URL.value():
-        from flows.embedded import leash_server  # brings a whole web server along
+        from flows.embedded import leashed_server  # brings a whole web server along
 
-        leash_server()
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        server = leashed_server()
+        if settings.runner != "threads":  # else each worker process starts a server of its own and leaves it behind
+            server.start()
+            changed[PREFECT_API_URL] = server.api_url
+    with temporary_settings(changed):
         return flow.with_options(task_runner=task_runner(settings))(*args, **parameters)
 
 

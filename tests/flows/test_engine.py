@@ -145,6 +145,26 @@ def test_a_cluster_starts_beside_another_service_on_the_port_of_dask() -> None:
         assert run(job, EngineSettings(runner="dask", workers=1)) == [2, 4]
 
 
+@pytest.mark.parametrize("runner", ["dask", "processes"])
+def test_worker_processes_use_the_server_of_their_flow_and_start_none(runner: str) -> None:
+    from prefect import flow, task
+    from prefect.server.api.server import SubprocessASGIServer
+
+    from flows.engine import EngineSettings, run
+
+    @task
+    def server(_: int) -> str:
+        from prefect.settings import PREFECT_API_URL
+
+        return str(PREFECT_API_URL.value())
+
+    @flow
+    def job() -> list[str]:
+        return [future.result() for future in server.map([1, 2])]
+
+    assert set(run(job, EngineSettings(runner=runner, workers=1))) == {SubprocessASGIServer().api_url}
+
+
 def test_a_task_whose_worker_process_is_killed_is_done_by_another(tmp_path: Path) -> None:
     from prefect import flow, task
 

@@ -86,8 +86,8 @@ def test_what_does_not_listen_is_killed_with_all_it_started(tmp_path: Path) -> N
 def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     script = (
         "from prefect.client.orchestration import get_client\n"
-        "from flows.embedded import leash_server\n"
-        "leash_server()\n"
+        "from flows.embedded import leashed_server\n"
+        "leashed_server()\n"
         "with get_client(sync_client=True) as client:\n"
         "    client.hello()\n"
     )
