@@ -17,9 +17,6 @@ from artifacts.measurement import Timing
 from optimizer.evaluation.clock import Call, Clock
 from optimizer.evaluation.interval import relative_width, signed_rank_p, timing_of
 
-SURELY_FASTER = 1.1
-"""Gain over an incumbent for which one pair of processes is enough."""
-
 Prepare = Callable[[], Call]
 """Binds fresh arguments outside the timed region; see :func:`optimizer.evaluation.arguments.bind`."""
 
@@ -108,12 +105,13 @@ def compare(candidate: Prepare, incumbent: Prepare, clock: Clock, settings: Timi
 
 
 def seen_again(first: Comparison, again: Callable[[], Comparison]) -> Comparison:
-    """The comparison that decides: ``first``, or the one that ``again`` makes in new processes when the gain is small.
+    """The comparison that decides: ``first``, or the one that ``again`` makes in new processes when a gain was seen.
 
-    Where a process got its memory is worth up to 5 % of a short kernel's time, and steadily: a test within one pair of
-    processes finds that as surely as a real gain (7 of 108 kernels were promoted over themselves on an H200).
+    Where a process got its memory is worth up to 5 % of a short kernel's time, and steadily; a host can be late for one
+    of two processes. A test within one pair finds that as surely as a real gain (on an H200 7 of 108 kernels were
+    promoted over themselves).
     """
-    return again() if first.faster and first.ratio < SURELY_FASTER else first
+    return again() if first.faster else first
 
 
 def warm_up(prepares: list[Prepare], clock: Clock, seconds: float) -> None:

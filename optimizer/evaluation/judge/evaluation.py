@@ -243,7 +243,7 @@ class Evaluation:
         return max(timing, again, key=lambda value: value.median_us)
 
     def _against_incumbent(self, checked: Checked) -> dict[str, Any]:
-        """Candidate and incumbent in turns, each in its own process; a small gain must show in two pairs of processes.
+        """Candidate and incumbent in turns, each in its own process; a gain must show in two pairs of processes.
 
         Both times of the comparison that decides are kept: on a busy host the candidate's earlier time and the
         incumbent's would contradict the verdict.
