@@ -1,0 +1,401 @@
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+KEPT = 64
+
+CPP = r"""
+torch::Tensor top_values(torch::Tensor x);
+"""
+
+CUDA = r"""
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <cstdint>
+
+constexpr int NT = 256;
+constexpr int KEEP = 64;
+constexpr int LIMIT = 68;   // accepted number of threads whose maximum reaches the bound
+static_assert(KEEP == 64, "the bracket below takes two maxima of each of 32 lanes");
+
+// Larger float <=> larger key; every NaN becomes the largest key; no value has key 0.
+__device__ __forceinline__ unsigned to_key(float v) {
+    const unsigned u = __float_as_uint(v);
+    const unsigned k = (u & 0x80000000u) ? ~u : (u | 0x80000000u);
+    return (v != v) ? 0xffffffffu : k;
+}
+__device__ __forceinline__ float to_float(unsigned k) {
+    return __uint_as_float((k & 0x80000000u) ? (k & 0x7fffffffu) : ~k);
+}
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+__device__ __forceinline__ void count_greater(float& n, unsigned c, unsigned k) {
+    asm("{\n\t.reg .pred p;\n\tsetp.gt.u32 p, %1, %2;\n\t@p add.f32 %0, %0, 0f3F800000;\n\t}"
+        : "+f"(n) : "r"(c), "r"(k));
+}
+
+// VPT > 0: the row has VPT * 4 * NT elements, read as float4. VPT == 0: any length.
+template <int VPT>
+__global__ void __launch_bounds__(NT, 8)
+topk_rows(const float* __restrict__ x, float* __restrict__ out, int cols) {
+    extern __shared__ __align__(16) unsigned cand[];
+    __shared__ __align__(16) unsigned maxima[NT];
+    __shared__ unsigned res[KEEP];
+    __shared__ int own[LIMIT];
+    __shared__ unsigned s_thr;
+    __shared__ int s_owners;
+    __shared__ int s_count;
+    const int t = threadIdx.x;
+    const float* row = x + (int64_t)blockIdx.x * cols;
+    const float4* row4 = reinterpret_cast<const float4*>(row);
+
+    unsigned mx = 0;
+    if (VPT > 0) {
+        float4 v[VPT > 0 ? VPT : 1];
+#pragma unroll
+        for (int i = 0; i < VPT; ++i) v[i] = __ldg(row4 + t + i * NT);
+        float f = v[0].x;
+#pragma unroll
+        for (int i = 0; i < VPT; ++i)
+            f = max_nan(f, max_nan(max_nan(v[i].x, v[i].y), max_nan(v[i].z, v[i].w)));
+        mx = to_key(f);
+    } else {
+        for (int c = t; c < cols; c += NT) mx = max(mx, to_key(row[c]));
+    }
+    maxima[t] = mx;
+    if (t < KEEP) res[t] = 0;
+    if (t == 0) s_count = 0;
+    __syncthreads();
+
+    if (t < 32) {
+        unsigned m[NT / 32];
+#pragma unroll
+        for (int i = 0; i < NT / 32; ++i) m[i] = maxima[t + i * 32];
+        // Largest and second largest of this lane's maxima.
+        unsigned a = max(m[0], m[1]), b = min(m[0], m[1]);
+#pragma unroll
+        for (int i = 2; i < NT / 32; ++i) {
+            b = max(b, min(a, m[i]));
+            a = max(a, m[i]);
+        }
+        // Each lane has two maxima >= the smallest second one, and at most 32 = one a lane
+        // exceed the largest second one: the KEEP-th maximum lies between.
+        unsigned lo = __reduce_min_sync(0xffffffffu, b);
+        unsigned hi = __reduce_max_sync(0xffffffffu, b);
+        int count = NT;
+        while (count > LIMIT && lo < hi) {
+            const unsigned mid = lo + (hi - lo) / 2 + ((hi - lo) & 1);
+            int n = 0;
+#pragma unroll
+            for (int i = 0; i < NT / 32; ++i) n += (m[i] >= mid) ? 1 : 0;
+            n = __reduce_add_sync(0xffffffffu, n);
+            if (n >= KEEP) {
+                lo = mid;
+                count = n;
+            } else {
+                hi = mid - 1;
+            }
+        }
+        // KEEP .. LIMIT maxima >= lo: take everything >= lo, that is > lo - 1.
+        // Otherwise lo is itself the KEEP-th maximum (ties): take > lo, fill with lo.
+        const unsigned bound = (count <= LIMIT) ? lo - 1 : lo;
+        const unsigned below = (1u << t) - 1u;
+        int base = 0;
+#pragma unroll
+        for (int i = 0; i < NT / 32; ++i) {
+            const bool p = m[i] > bound;
+            const unsigned votes = __ballot_sync(0xffffffffu, p);
+            if (p) own[base + __popc(votes & below)] = t + i * 32;
+            base += __popc(votes);
+        }
+        if (t == 0) {
+            s_thr = bound;
+            s_owners = base;
+        }
+    }
+    __syncthreads();
+    const unsigned thr = s_thr;
+    const int owners = s_owners;
+    // Keys above infinity are NaN only; NaN passes !(v <= thrf) for any thrf.
+    const float thrf = to_float(min(thr, 0xff800000u));
+
+    if (VPT > 0) {
+        constexpr int D = VPT > 0 ? VPT : 1;
+        for (int e = t; e < owners * D; e += NT) {
+            const float4 v = __ldg(row4 + own[e / D] + (e % D) * NT);
+            const bool p0 = !(v.x <= thrf), p1 = !(v.y <= thrf);
+            const bool p2 = !(v.z <= thrf), p3 = !(v.w <= thrf);
+            const int c = (int)p0 + (int)p1 + (int)p2 + (int)p3;
+            if (c) {
+                int pos = atomicAdd(&s_count, c);
+                if (p0) cand[pos++] = to_key(v.x);
+                if (p1) cand[pos++] = to_key(v.y);
+                if (p2) cand[pos++] = to_key(v.z);
+                if (p3) cand[pos++] = to_key(v.w);
+            }
+        }
+    } else {
+        const int per = (cols + NT - 1) / NT;
+        for (int e = t; e < owners * per; e += NT) {
+            const int c = own[e / per] + (e % per) * NT;
+            if (c < cols) {
+                const float v = row[c];
+                if (!(v <= thrf)) cand[atomicAdd(&s_count, 1)] = to_key(v);
+            }
+        }
+    }
+    __syncthreads();
+
+    // Two threads per candidate count the larger candidates.
+    const int n = s_count;
+    const int h = t & 1;
+    const uint4* c4 = reinterpret_cast<const uint4*>(cand);
+    const int full = n >> 3;
+    for (int first = (t >> 5) * 16; first < n; first += NT / 2) {   // uniform in a warp
+        const int i = first + ((t & 31) >> 1);
+        const unsigned k = (i < n) ? cand[i] : 0xffffffffu;
+        float r0 = 0.f, r1 = 0.f;
+#pragma unroll 2
+        for (int q = 0; q < full; ++q) {
+            const uint4 c = c4[2 * q + h];
+            count_greater(r0, c.x, k);
+            count_greater(r1, c.y, k);
+            count_greater(r0, c.z, k);
+            count_greater(r1, c.w, k);
+        }
+        const int j = full * 8 + h * 4;
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+            const unsigned c = (j + u < n) ? cand[j + u] : 0u;
+            count_greater(r0, c, k);
+        }
+        float r = r0 + r1;
+        r += __shfl_xor_sync(0xffffffffu, r, 1);
+        const int g = (int)r;
+        if (h == 0 && i < n && g < KEEP) res[g] = k;
+    }
+    __syncthreads();
+
+    // Equal candidates share one slot; the slots after it that stayed empty are theirs too.
+    if (t < KEEP) {
+        unsigned k = thr;
+        if (t < n) {
+            int s = t;
+            k = res[s];
+            while (k == 0u) k = res[--s];
+        }
+        out[(int64_t)blockIdx.x * KEEP + t] = to_float(k);
+    }
+}
+
+__device__ __forceinline__ float4 load_stream(const float4* p) {
+    float4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+
+// One warp selects from one row of WCOLS elements, read once in GROUPS groups of SLOTS float4 a
+// lane. Slot (lane, i) keeps the maximum of its elements so far; at most LIMIT slots exceed the
+// bound of a group, so a group adds at most LIMIT * 4 candidates.
+constexpr int SLOTS = 8;
+constexpr int GROUPS = 4;
+constexpr int WCOLS = GROUPS * SLOTS * 32 * 4;
+constexpr int CAP = LIMIT * 4 * GROUPS;
+static_assert(SLOTS * 32 >= 2 * KEEP, "enough slots");
+
+__global__ void __launch_bounds__(32, 32)
+topk_warp(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ __align__(16) unsigned cand[CAP + 4];
+    __shared__ unsigned res[KEEP];
+    const int lane = threadIdx.x;
+    const unsigned below = (1u << lane) - 1u;
+    const float4* row4 = reinterpret_cast<const float4*>(x + (int64_t)blockIdx.x * WCOLS) + lane;
+
+    res[lane] = 0;
+    res[lane + 32] = 0;
+    unsigned m[SLOTS];
+#pragma unroll
+    for (int i = 0; i < SLOTS; ++i) m[i] = 0;
+    unsigned thr = 0;    // at least KEEP elements of the row are > thr, or >= thr (ties)
+    int n = 0;
+
+#pragma unroll 1
+    for (int grp = 0; grp < GROUPS; ++grp) {
+        float4 v[SLOTS];
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) v[i] = load_stream(row4 + (grp * SLOTS + i) * 32);
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i)
+            m[i] = max(m[i], to_key(max_nan(max_nan(v[i].x, v[i].y), max_nan(v[i].z, v[i].w))));
+
+        // Largest and second largest of this lane's maxima.
+        unsigned a = max(m[0], m[1]), b = min(m[0], m[1]);
+#pragma unroll
+        for (int i = 2; i < SLOTS; ++i) {
+            b = max(b, min(a, m[i]));
+            a = max(a, m[i]);
+        }
+        // Each lane has two maxima >= the smallest second one, and at most 32 = one a lane
+        // exceed the largest second one: the KEEP-th maximum lies between.
+        unsigned lo = __reduce_min_sync(0xffffffffu, b);
+        unsigned hi = __reduce_max_sync(0xffffffffu, b);
+        int count = SLOTS * 32;
+        while (count > LIMIT && lo < hi) {
+            const unsigned mid = lo + (hi - lo) / 2 + ((hi - lo) & 1);
+            int c0 = 0, c1 = 0;
+#pragma unroll
+            for (int i = 0; i < SLOTS; i += 2) {
+                c0 += (m[i] >= mid) ? 1 : 0;
+                c1 += (m[i + 1] >= mid) ? 1 : 0;
+            }
+            const int c = __reduce_add_sync(0xffffffffu, c0 + c1);
+            if (c >= KEEP) {
+                lo = mid;
+                count = c;
+            } else {
+                hi = mid - 1;
+            }
+        }
+        // KEEP .. LIMIT maxima >= lo: take everything >= lo, that is > lo - 1.
+        // Otherwise lo is itself the KEEP-th maximum (ties): take > lo, fill with lo.
+        thr = max(thr, (count <= LIMIT) ? lo - 1 : lo);
+
+        if (thr != 0xffffffffu) {
+            // Keys above infinity are NaN only; NaN passes !(v <= thrf) for any thrf.
+            const float thrf = to_float(min(thr, 0xff800000u));
+            int c = 0;
+#pragma unroll
+            for (int i = 0; i < SLOTS; ++i) {
+                c += !(v[i].x <= thrf) ? 1 : 0;
+                c += !(v[i].y <= thrf) ? 1 : 0;
+                c += !(v[i].z <= thrf) ? 1 : 0;
+                c += !(v[i].w <= thrf) ? 1 : 0;
+            }
+            int incl = c;
+#pragma unroll
+            for (int d = 1; d < 32; d *= 2) {
+                const int o = __shfl_up_sync(0xffffffffu, incl, d);
+                if (lane >= d) incl += o;
+            }
+            int pos = n + incl - c;
+            n += __shfl_sync(0xffffffffu, incl, 31);
+#pragma unroll
+            for (int i = 0; i < SLOTS; ++i) {
+                if (!(v[i].x <= thrf)) cand[pos++] = __float_as_uint(v[i].x);
+                if (!(v[i].y <= thrf)) cand[pos++] = __float_as_uint(v[i].y);
+                if (!(v[i].z <= thrf)) cand[pos++] = __float_as_uint(v[i].z);
+                if (!(v[i].w <= thrf)) cand[pos++] = __float_as_uint(v[i].w);
+            }
+        }
+    }
+    __syncwarp();
+
+    // Keep the candidates above the last bound, as keys, in place.
+    int kept = 0;
+    for (int s = 0; s < n; s += 32) {
+        const int i = s + lane;
+        const unsigned k = (i < n) ? to_key(__uint_as_float(cand[i])) : 0u;
+        const bool p = k > thr;          // never for key 0
+        const unsigned votes = __ballot_sync(0xffffffffu, p);
+        __syncwarp();
+        if (p) cand[kept + __popc(votes & below)] = k;
+        kept += __popc(votes);
+        __syncwarp();
+    }
+    n = kept;
+    if (lane < 4) cand[n + lane] = 0u;   // pad to whole uint4
+    __syncwarp();
+
+    // Three candidates a lane count the larger candidates.
+    const uint4* c4 = reinterpret_cast<const uint4*>(cand);
+    const int quads = (n + 3) >> 2;
+    for (int first = 0; first < n; first += 96) {
+        unsigned k[3];
+        float r[3];
+#pragma unroll
+        for (int u = 0; u < 3; ++u) {
+            const int i = first + u * 32 + lane;
+            k[u] = (i < n) ? cand[i] : 0xffffffffu;
+            r[u] = 0.f;
+        }
+#pragma unroll 2
+        for (int q = 0; q < quads; ++q) {
+            const uint4 c = c4[q];
+#pragma unroll
+            for (int u = 0; u < 3; ++u) count_greater(r[u], c.x, k[u]);
+#pragma unroll
+            for (int u = 0; u < 3; ++u) count_greater(r[u], c.y, k[u]);
+#pragma unroll
+            for (int u = 0; u < 3; ++u) count_greater(r[u], c.z, k[u]);
+#pragma unroll
+            for (int u = 0; u < 3; ++u) count_greater(r[u], c.w, k[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < 3; ++u) {
+            const int g = (int)r[u];
+            if (first + u * 32 + lane < n && g < KEEP) res[g] = k[u];
+        }
+    }
+    __syncwarp();
+
+    // Equal candidates share one slot; the slots after it that stayed empty are theirs too.
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+        const int t = lane + u * 32;
+        unsigned k = thr;
+        if (t < n) {
+            int s = t;
+            k = res[s];
+            while (k == 0u) k = res[--s];
+        }
+        out[(int64_t)blockIdx.x * KEEP + t] = to_float(k);
+    }
+}
+
+torch::Tensor top_values(torch::Tensor x_) {
+    TORCH_CHECK(x_.is_cuda() && x_.scalar_type() == at::kFloat && x_.dim() == 2,
+                "float32 CUDA matrix expected");
+    auto x = x_.detach().contiguous();
+    const int64_t rows = x.size(0), cols = x.size(1);
+    TORCH_CHECK(cols >= KEEP, "rows are shorter than the number of values kept");
+    auto out = at::empty({rows, (int64_t)KEEP}, x.options());
+    if (rows == 0) return out;
+    auto stream = at::cuda::getCurrentCUDAStream();
+    const float* xp = x.data_ptr<float>();
+    float* op = out.data_ptr<float>();
+    const bool aligned = (reinterpret_cast<uintptr_t>(xp) & 15) == 0;
+    // At most LIMIT threads contribute, each at most all of its elements.
+    const int64_t bytes = (int64_t)LIMIT * ((cols + NT - 1) / NT) * 4;
+    if (aligned && cols == WCOLS) {
+        // 32 blocks of one warp an SM; the rest of the carveout stays L1.
+        C10_CUDA_CHECK(cudaFuncSetAttribute(
+            topk_warp, cudaFuncAttributePreferredSharedMemoryCarveout, 84));
+        topk_warp<<<(unsigned)rows, 32, 0, stream>>>(xp, op);
+    } else {
+        TORCH_CHECK(bytes <= 220 * 1024, "rows too long");
+        C10_CUDA_CHECK(cudaFuncSetAttribute(
+            topk_rows<0>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        topk_rows<0><<<(unsigned)rows, NT, (size_t)bytes, stream>>>(xp, op, (int)cols);
+    }
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+ext = load_inline(
+    name="topk_rows_v4",
+    cpp_sources=CPP,
+    cuda_sources=CUDA,
+    functions=["top_values"],
+    extra_cuda_cflags=["-O3"],
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ext.top_values(x)
