@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from optimizer.evaluation.build.cuda_host import HOST_PREAMBLE
 from optimizer.evaluation.build.cuda_source import (
     Item,
     Kind,
@@ -49,48 +50,6 @@ _SCALARS = {
     "FLOATING_TYPES_AND2": ("float", "double", "c10::Half", "c10::BFloat16"),
     "ALL_TYPES": ("float", "double", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t"),
 }
-
-_LAUNCH_HELPERS = """
-#include <cuda_runtime.h>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-namespace htam_host {
-struct Config {
-  dim3 grid, block; size_t shared; cudaStream_t stream;
-  Config(dim3 g, dim3 b, size_t s = 0, cudaStream_t t = nullptr) : grid(g), block(b), shared(s), stream(t) {}
-};
-template <class... P, std::size_t... I>
-inline void start(const void* kernel, const Config& c, std::tuple<P...>& values, std::index_sequence<I...>) {
-  void* pointers[sizeof...(P) + 1] = {(void*)&std::get<I>(values)..., nullptr};
-  (void)cudaLaunchKernel(kernel, c.grid, c.block, pointers, c.shared, c.stream);
-}
-template <class T>
-inline T implicit(T value) { return value; }
-template <class... P, class... A>
-inline void launch(const void* kernel, void (*)(P...), const Config& c, A&&... arguments) {
-  static_assert(sizeof...(P) == sizeof...(A), "a kernel's arguments are not its parameters");
-  std::tuple<std::remove_cv_t<P>...> values{implicit<std::remove_cv_t<P>>(std::forward<A>(arguments))...};
-  start(kernel, c, values, std::index_sequence_for<P...>{});
-}
-}  // namespace htam_host
-// What cuda_runtime.h offers to nvcc alone: these calls with a kernel instead of its address.
-template <class... P>
-inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute which, int value) {
-  return ::cudaFuncSetAttribute((const void*)kernel, which, value);
-}
-template <class... P>
-inline cudaError_t cudaFuncSetCacheConfig(void (*kernel)(P...), cudaFuncCache preference) {
-  return ::cudaFuncSetCacheConfig((const void*)kernel, preference);
-}
-template <class... P>
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* found, void (*kernel)(P...)) {
-  return ::cudaFuncGetAttributes(found, (const void*)kernel);
-}
-// Device headers leave these empty for a host compiler, but aliases of them stand outside kernels.
-namespace cooperative_groups {}
-namespace nvcuda { namespace wmma {} }
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +131,7 @@ def split_cuda_source(text: str, tag: str) -> SplitSource | None:
         + "\n".join(device)
         + "\n"
         + kernels.definitions(),
-        host=_LAUNCH_HELPERS + kernels.declarations() + "\n".join(host) + "\n",
+        host=HOST_PREAMBLE + kernels.declarations() + "\n".join(host) + "\n",
     )
 
 
