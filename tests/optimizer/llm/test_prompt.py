@@ -147,7 +147,7 @@ def test_notes_are_offered_as_such_and_fenced() -> None:
 
 
 def test_a_risk_is_told_without_the_build_log_of_others() -> None:
-    quoting = replace(STRATEGY, risks=("You cannot drop the bounds check: 2 of 9 failed, most often: kernel.cu:7",))
+    quoting = replace(STRATEGY, risks=("You cannot drop the bounds check: 2 of 9 failed, most often: x.cu:7",))
     text = user_text(replace(OPTIMIZE, strategies=(Advice(strategy=quoting, lead=0.0, spread=0.1, effective_n=1.0),)))
     assert "risk: You cannot drop the bounds check: 2 of 9 failed\n" in text
     assert "x.cu" not in text
