@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -32,6 +32,8 @@ _ITEM_BYTES = {
 _ALIASES = {"double": "float64", "float": "float32", "half": "float16", "long": "int64", "int": "int32"}
 _SAME_SHAPE = frozenset({"elementwise", "softmax", "normalization", "scan"})
 _LARGEST_INTEGER = 2**62
+_MOST_ITEMS = 1024
+"""Longest list that a comprehension may make; inputs are a few tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,8 @@ def _evaluate(node: ast.expr, names: Mapping[str, _Value]) -> _Value:
         return names[node.id]
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(_spread(node.elts, names))
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return tuple(_comprehended(node.elt, node.generators, names))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _evaluate(node.operand, names)
         return -value if isinstance(value, (int, float)) else value
@@ -160,6 +164,8 @@ def _evaluate(node: ast.expr, names: Mapping[str, _Value]) -> _Value:
         return _arithmetic(node, names)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return _call(node, node.func, names)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return _listed(node, node.func.id, names)
     if isinstance(node, ast.Attribute):
         return _attribute(_evaluate(node.value, names), node.attr)
     raise _UnknownError
@@ -182,6 +188,42 @@ def _spread(nodes: Iterable[ast.expr], names: Mapping[str, _Value]) -> Iterable[
             yield from value
         else:
             yield _evaluate(node, names)
+
+
+def _listed(node: ast.Call, name: str, names: Mapping[str, _Value]) -> _Value:
+    """What ``list``, ``tuple`` and ``range`` make."""
+    given = tuple(_spread(node.args, names))
+    if node.keywords or not given:
+        raise _UnknownError
+    if name in ("list", "tuple") and len(given) == 1 and isinstance(given[0], tuple):
+        return given[0]
+    bounds = [item for item in given if isinstance(item, int)]
+    if name != "range" or len(bounds) < len(given) or len(bounds) > 3 or bounds[2:] == [0]:
+        raise _UnknownError
+    counted = range(*bounds)
+    if len(counted) > _MOST_ITEMS:
+        raise _UnknownError
+    return tuple(counted)
+
+
+def _comprehended(
+    element: ast.expr, generators: Sequence[ast.comprehension], names: Mapping[str, _Value]
+) -> list[_Value]:
+    """Items of a comprehension, the first ``for`` outermost; a condition cannot be told."""
+    if not generators:
+        return [_evaluate(element, names)]
+    first, *rest = generators
+    over = _evaluate(first.iter, names)
+    if first.ifs or not isinstance(over, tuple):
+        raise _UnknownError
+    found: list[_Value] = []
+    for item in over:
+        within = dict(names)
+        _bind(first.target, item, within)
+        found += _comprehended(element, rest, within)
+        if len(found) > _MOST_ITEMS:
+            raise _UnknownError
+    return found
 
 
 _OPERATIONS = {

@@ -22,6 +22,10 @@ def reference(body: str, head: str = "") -> str:
         ("", "return [torch.randint(0, 10, (8,))]", 64, "int64"),
         ("", "return [torch.ones(8, dtype=torch.bfloat16, device='cuda')]", 16, "bfloat16"),
         ("", "s = torch.rand(())\n    return [torch.rand(8) * s]", 32, "float32"),
+        ("", "return [torch.randn(4, 8) for _ in range(3)]", 384, "float32"),
+        ("sizes = [(4, 4), (2, 8)]", "return list(torch.randn(a, b).half() for a, b in sizes)", 64, "float16"),
+        ("", "return [torch.ones(n, m) for n in range(1, 3) for m in (4, n)]", 4 * (4 + 1 + 8 + 4), "float32"),
+        ("", "return [torch.rand(*(2 for _ in range(3)))]", 32, "float32"),
         ("", "a = torch.randn(4, 4)\n    return [torch.cos(a), a.T.contiguous(), 3]", 128, "float32"),
     ],
 )
@@ -41,6 +45,11 @@ def test_shapes_are_read_as_people_write_them(head, body, inputs, dtype):
         "return []",
         "return [torch.rand(-1)]",
         "return [open('/etc/passwd')]",
+        "return [torch.rand(4) for _ in range(10 ** 9)]",
+        "return [torch.rand(4) for _ in range(1, 2, 0)]",
+        "return [torch.rand(4) for n in range(999) for m in range(999)]",
+        "return [torch.rand(n) for n in (1, 2) if n > 1]",
+        "return [torch.rand(4) for _ in sizes()]",
     ],
 )
 def test_what_cannot_be_told_is_none(body):

@@ -92,3 +92,10 @@ def test_no_text_breaks_the_loader(text: str, tmp_path_factory: pytest.TempPathF
     path.write_text(text, encoding="utf-8", errors="replace")
     with pytest.raises(BadTaskError):
         load_task(path)
+
+
+def test_dtype_and_size_of_every_shipped_task_are_known() -> None:
+    folders = sorted((Path(__file__).parents[3] / "examples" / "tasks").iterdir())
+    found = load_tasks(folders)
+    assert len(found) > 30
+    assert {task.ref.task_id for task in found if "unknown" in (task.dtype, task.size)} == set()
