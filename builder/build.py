@@ -27,6 +27,9 @@ from builder.link.labels import Labels
 from builder.link.repeats import with_repeats_flagged
 from builder.logs.discover import discover
 
+EXPECTATION = "ridge, corrected"
+"""How gains are expected of a state; in the manifest so that a memory with another way is another version."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
@@ -128,7 +131,7 @@ def link(
     """The memory of labelled drafts."""
     manifest = Manifest(
         name=settings.name,
-        settings={"cluster": identity(settings.cluster), "refine": settings.refine},
+        settings={"cluster": identity(settings.cluster), "refine": settings.refine, "expectation": EXPECTATION},
         scorer=encode(AttentionSettings()),
         embedding=Embedding(name=embedder.name, sha256=embedder.sha256),
         inputs=tuple(sorted({InputLog(file=log.name, sha256=log.digest) for log in logs}, key=lambda item: item.file)),

@@ -1,21 +1,22 @@
 """What the state alone predicts of the next step's gain: the yardstick that directions are credited against.
 
-A ridge regression on named terms, so that a prediction can be read, stored as JSON and computed for one state in
-microseconds. It is refitted whenever a filter takes experience away, because a model that has seen the excluded task
-would leak it.
+A ridge regression on named terms, corrected by what such predictions came to on other tasks, so that a prediction can
+be read, stored as JSON and computed for one state in microseconds. It is refitted whenever a filter takes experience
+away, because a model that has seen the excluded task would leak it.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from artifacts.memory.columns import CATEGORIES, NUMBERS, Bools, Columns, Floats
+from artifacts.memory.correction import Correction
 from artifacts.state import State
 
 SCALES = {
@@ -30,6 +31,8 @@ SCALES = {
 CLIP = 3.0
 CHUNK = 50_000
 FOLDS = 8
+AT = "at:"
+"""Prefix of a correction's points among the terms of a manifest."""
 Matrix = npt.NDArray[np.float64]
 
 
@@ -87,12 +90,35 @@ def credited(columns: Columns, gain: Floats, expected: Floats, settings: GainSet
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Coefficients by term: ``1``, ``family=matmul``, ``step``, ``step^2``, ``step?`` (unknown), ``has:shuffle``."""
+    """What a state lets expect.
+
+    Attributes:
+        terms: coefficients: ``1``, ``family=matmul``, ``step``, ``step^2``, ``step?`` (unknown), ``has:shuffle``.
+        correction: what their sum really came to.
+    """
 
     terms: tuple[tuple[str, float], ...]
+    correction: Correction = field(default_factory=Correction)
+
+    @classmethod
+    def stored(cls, mapping: Mapping[str, float]) -> Expectation:
+        """Inverse of :meth:`mapping`."""
+        points = sorted((float(name[len(AT) :]), value) for name, value in mapping.items() if name.startswith(AT))
+        terms = tuple((name, value) for name, value in mapping.items() if not name.startswith(AT))
+        return cls(terms, Correction(tuple(x for x, _ in points), tuple(y for _, y in points)))
+
+    def mapping(self) -> dict[str, float]:
+        """As a manifest holds it, rounded so that platforms agree: terms, and ``at:0.25`` where 0.25 is corrected."""
+        points = zip(self.correction.predicted, self.correction.observed, strict=True)
+        named = (*self.terms, *((f"{AT}{x:.4f}", y) for x, y in points))
+        return {name: round(value, 6) for name, value in named if round(value, 6) or name.startswith(AT)}
 
     def predict(self, columns: Columns) -> Floats:
         """Expected gain of each row."""
+        return self.correction.of(self.line(columns))
+
+    def line(self, columns: Columns) -> Floats:
+        """Sum of the terms of each row, not corrected: what a row's own credit is against (``cross_fitted``)."""
         known = dict(self.terms)
         names = _term_names(columns)
         weights = np.array([known.get(name, 0.0) for name in names])
@@ -102,7 +128,8 @@ class Expectation:
     def predict_state(self, state: State) -> float:
         """Expected gain of the next step from ``state``."""
         values = state_terms(state)
-        return float(sum(weight * values.get(name, 0.0) for name, weight in self.terms))
+        total = sum(weight * values.get(name, 0.0) for name, weight in self.terms)
+        return float(self.correction.of(np.array([total], np.float32))[0])
 
 
 def fit(columns: Columns, target: Floats, ridge: float) -> Expectation:

@@ -107,7 +107,7 @@ def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credi
 def _overlay(memory: Memory, overlay: Sequence[Transition], state: State, weight: float, compared: bool) -> _Seen:
     columns = columns_of(transition_rows(overlay), memory.columns.direction.names, memory.columns.strategy.names)
     gain = gains(columns, memory.gain)
-    advantage, sure = credited(columns, gain, memory.expectation.predict(columns), memory.gain)
+    advantage, sure = credited(columns, gain, memory.expectation.line(columns), memory.gain)
     return _seen(columns, state, gain, advantage, columns.weight * sure * np.float32(weight), compared)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts.errors import BadInputError
-from artifacts.memory import effects, expectation
+from artifacts.memory import correction, effects, expectation
 from artifacts.memory.columns import Bools, Codes, Columns, Floats, columns_of
 from artifacts.memory.expectation import Expectation, GainSettings
 from artifacts.memory.manifest import Manifest
@@ -64,8 +64,9 @@ class Memory:
     def expectation(self) -> Expectation:
         """Model of the gain that the state alone predicts, fitted on this memory's transitions."""
         if self.manifest.expectation and self.gain == GainSettings():
-            return Expectation(tuple(self.manifest.expectation.items()))
-        return expectation.fit(self.columns, self.gains, self.ridge)
+            return Expectation.stored(self.manifest.expectation)
+        fitted = expectation.fit(self.columns, self.gains, self.ridge)
+        return replace(fitted, correction=correction.learn(self.expected, self.gains, self.columns.weight))
 
     @cached_property
     def advantages(self) -> Floats:
@@ -79,7 +80,10 @@ class Memory:
 
     @cached_property
     def expected(self) -> Floats:
-        """Gain of each transition that its state alone predicts, by a model that never saw its task."""
+        """Gain of each transition that its state alone predicts, by a model that never saw its task.
+
+        Not corrected, because a correction is learnt from these.
+        """
         known = self.columns.expected
         if np.isnan(known[~np.isnan(self.gains)]).any():
             return expectation.cross_fitted(self.columns, self.gains, self.ridge)

@@ -54,7 +54,7 @@ def shuffled(memory: Memory, seed: int) -> Memory:
     columns_of["expected"] = pa.chunked_array([pa.array(memory.expected.astype(np.float64))])
     for name, column in columns_of.items():
         table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    manifest = replace(memory.manifest, expectation=dict(memory.expectation.terms))
+    manifest = replace(memory.manifest, expectation=memory.expectation.mapping())
     return replace(memory, manifest=manifest, table=table)
 
 

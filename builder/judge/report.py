@@ -14,13 +14,15 @@ from builder.judge.offpolicy import OffPolicy, off_policy
 from builder.judge.rankers import Attention, Ranker, StateOnly, baselines
 from builder.judge.replay import FOLDS, Figures, Record, Split, figures, group_splits, run, task_splits
 from builder.judge.selecting import SELECTED, Picked, Selected
-from builder.judge.steps import Calibration, calibration, predictions
+from builder.judge.steps import Calibration, calibration, predictions, predictions_across
 
 LEVELS = ("direction", "strategy")
 PAPER = Attention("attention to state and prefix", ATTENDED)
 """The paper's score, shown beside the shipped one."""
 GOAL = 0.10
 """Share of a baseline's regret that the memory's ranking has to save."""
+LEAST_STEPS = 100
+"""Steps of a source or device from which calibration for it is shown."""
 POWER = 2.8
 """Standard errors of an effect that a two-sided 5 % test finds with 80 % probability."""
 
@@ -32,7 +34,8 @@ class LevelReport:
     Attributes:
         figures: the shipped score first, then the paper's, the one selected on training folds, and the baselines.
         selected: outer fold to the formula that its training tasks chose.
-        across: name of a left-out source or device to its figures.
+        across: name of a left-out source or device to its figures; ``calibration_across``: to how far predictions for
+            it can be believed.
         detectable: least saving over the state-only baseline that these logs could have shown.
         off_policy: gain of the ranking's first choice, from steps that carry their choice probability; None without.
         beaten: baseline to whether at least :data:`GOAL` of its regret is saved and the interval excludes zero.
@@ -46,6 +49,7 @@ class LevelReport:
     calibration: Calibration | None
     selected: Mapping[str, str] = field(default_factory=dict)
     across: Mapping[str, tuple[Figures, ...]] = field(default_factory=dict)
+    calibration_across: Mapping[str, Calibration] = field(default_factory=dict)
     detectable: float | None = None
     off_policy: OffPolicy | None = None
     beaten: Mapping[str, bool] = field(default_factory=dict)
@@ -105,6 +109,7 @@ def _level(memory: Memory, level: str, selection: bool, across: bool, folds: int
         calibration=calibration(steps) if steps else None,
         selected={name: ranker.inner.name for name, ranker in picked.items()},
         across=_across(memory, level, judged) if across else {},
+        calibration_across=_calibration_across(memory, level, judged) if across else {},
         off_policy=off_policy(memory, judged, level),
         chance=chance(records, judged.name),
         contrasts=_contrasts(memory, level),
@@ -146,6 +151,11 @@ def _across(memory: Memory, level: str, judged: Ranker) -> dict[str, tuple[Figur
         for split in _large(group_splits(memory, level, group)):
             found[f"{what} {split.name}"] = _figures(run((split,), _rankers(judged), level), judged)
     return found
+
+
+def _calibration_across(memory: Memory, level: str, judged: Ranker) -> dict[str, Calibration]:
+    found = predictions_across(memory, judged, level)
+    return {name: calibration(steps) for name, steps in found if len(steps) >= LEAST_STEPS}
 
 
 def _large(splits: Iterable[Split]) -> Iterable[Split]:

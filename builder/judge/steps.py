@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
 from builder.judge.bootstrap import Interval, by_task, draw, ratio_interval
 from builder.judge.occasions import fold_of, states_of
 from builder.judge.rankers import Ranker, options_of
+from builder.judge.replay import FOLDS, training
 
 Array = npt.NDArray[np.float64]
 BINS = 5
@@ -58,35 +60,48 @@ class Calibration:
     hit3: Interval
 
 
-def predictions(memory: Memory, ranker: Ranker, level: str, folds: int = 5, seed: int = 0) -> tuple[Prediction, ...]:
+def predictions(
+    memory: Memory, ranker: Ranker, level: str, folds: int = FOLDS, seed: int = 0
+) -> tuple[Prediction, ...]:
     """Predictions of every measured or failed step by the fold that never saw its task."""
+    tasks = memory.columns.task
+    task_fold = np.array([fold_of(task, folds, seed) for task in tasks.names])[tasks.values]
+    parts = (predicted(memory, task_fold == fold, ranker, level) for fold in range(folds))
+    return tuple(item for part in parts for item in part)
+
+
+def predictions_across(memory: Memory, ranker: Ranker, level: str) -> Iterator[tuple[str, tuple[Prediction, ...]]]:
+    """Predictions of the steps of each source, and of each device, by the others; tasks that they share left out."""
+    for what, group in (("source", memory.columns.source), ("device", memory.columns.categories["arch"])):
+        for code, name in enumerate(group.names):
+            yield f"{what} {name}", predicted(memory, group.values == code, ranker, level)
+
+
+def predicted(memory: Memory, tested: Bools, ranker: Ranker, level: str) -> tuple[Prediction, ...]:
+    """Predictions of the measured or failed steps among ``tested`` rows, by a memory without them and their tasks."""
     options, columns = options_of(memory, level), memory.columns
-    known = ~np.isnan(memory.gains) & (options.values >= 0) & (columns.weight > 0)
-    task_fold = np.array([fold_of(task, folds, seed) for task in columns.task.names])
-    found: list[Prediction] = []
-    for fold in range(folds):
-        rows = np.flatnonzero(known & (task_fold[columns.task.values] == fold))
-        if not len(rows):
+    rows = np.flatnonzero(tested & ~np.isnan(memory.gains) & (options.values >= 0) & (columns.weight > 0))
+    learnt = ~tested & ~np.isin(columns.task.values, np.unique(columns.task.values[tested]))
+    if not len(rows) or not learnt.any():
+        return ()
+    fitted = ranker.fit(training(memory, learnt), level)
+    found = []
+    for row, state in zip(rows, states_of(memory, rows), strict=True):
+        estimates = fitted.estimates(state)
+        estimate = estimates.get(options.names[options.values[row]])
+        if estimate is None:
             continue
-        held = [task for task in columns.task.names if fold_of(task, folds, seed) == fold]
-        fitted = ranker.fit(memory.filter(exclude_tasks=held), level)
-        for row, state in zip(rows, states_of(memory, rows), strict=True):
-            estimates = fitted.estimates(state)
-            estimate = estimates.get(options.names[options.values[row]])
-            if estimate is None:
-                continue
-            means = np.array([other.mean for other in estimates.values()])
-            rank = float((means > estimate.mean).sum() + ((means == estimate.mean).sum() - 1) / 2)
-            found.append(
-                Prediction(
-                    task=columns.task.names[columns.task.values[row]],
-                    predicted=estimate.mean,
-                    spread=estimate.spread,
-                    observed=float(memory.gains[row]),
-                    weight=float(columns.weight[row]),
-                    rank=rank,
-                )
+        means = np.array([other.mean for other in estimates.values()])
+        found.append(
+            Prediction(
+                task=columns.task.names[columns.task.values[row]],
+                predicted=estimate.mean,
+                spread=estimate.spread,
+                observed=float(memory.gains[row]),
+                weight=float(columns.weight[row]),
+                rank=float((means > estimate.mean).sum() + ((means == estimate.mean).sum() - 1) / 2),
             )
+        )
     return tuple(found)
 
 

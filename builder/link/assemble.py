@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.memory import expectation
 from artifacts.memory.effects import refreshed
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
@@ -49,14 +48,12 @@ def assemble(drafts: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
 
 def with_expectations(memory: Memory) -> Memory:
     """``memory`` with what the state predicts in its rows and manifest, rounded so that platforms agree."""
-    expected = expectation.cross_fitted(memory.columns, memory.gains, memory.ridge)
-    column = pa.array(np.round(expected.astype(np.float64), 4), pa.float64())
+    column = pa.array(np.round(memory.expected.astype(np.float64), 4), pa.float64())
     table = memory.table
     place = table.schema.get_field_index("expected")
-    terms = {name: round(value, 6) for name, value in memory.expectation.terms if round(value, 6)}
     return replace(
         memory,
-        manifest=replace(memory.manifest, expectation=terms),
+        manifest=replace(memory.manifest, expectation=memory.expectation.mapping()),
         table=table.set_column(place, table.schema.field(place), column),
     )
 

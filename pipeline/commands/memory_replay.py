@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from builder.judge.bootstrap import Interval
     from builder.judge.replay import Figures
     from builder.judge.report import LevelReport, ReplayReport
+    from builder.judge.steps import Calibration
 
 PLURAL = {"direction": "directions", "strategy": "strategies"}
 
@@ -86,13 +87,10 @@ def _share(found: Interval) -> str:
 
 
 def _verdict(level: LevelReport) -> Iterator[str]:
-    told = level.calibration
-    if told is not None:
-        yield (
-            f"  predicted against observed over {told.steps} steps: slope {told.slope.value:.2f} "
-            f"[{told.slope.low:.2f}, {told.slope.high:.2f}], bias {told.bias.value:+.3f}, AUC {told.auc:.3f}, "
-            f"{told.inside} of {len(told.bins)} bins inside their intervals"
-        )
+    if level.calibration is not None:
+        yield from _calibrated("predicted against observed", level.calibration)
+    for name, told in level.calibration_across.items():
+        yield from _calibrated(f"{name} predicted by the others", told)
     if level.off_policy is not None:
         logged, robust = level.off_policy.logged, level.off_policy.robust
         yield (
@@ -112,6 +110,14 @@ def _verdict(level: LevelReport) -> Iterator[str]:
     yield f"  surely beaten: {', '.join(beaten) or 'none'}"
     if level.detectable is not None:
         yield f"  a saving below {level.detectable:.0%} over the state alone could not be told from chance here"
+
+
+def _calibrated(what: str, told: Calibration) -> Iterator[str]:
+    yield (
+        f"  {what} over {told.steps} steps: slope {told.slope.value:.2f} "
+        f"[{told.slope.low:.2f}, {told.slope.high:.2f}], bias {told.bias.value:+.3f}, AUC {told.auc:.3f}, "
+        f"{told.inside} of {len(told.bins)} bins inside their intervals"
+    )
 
 
 def _plain(value: object) -> object:

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from artifacts.memory.conditions import holds, learn
-from artifacts.memory.expectation import GainSettings, credited, cross_fitted, gains
+from artifacts.memory.correction import Correction
+from artifacts.memory.correction import learn as learn_correction
+from artifacts.memory.expectation import Expectation, GainSettings, credited, cross_fitted, gains
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Condition, Transition
 
@@ -101,3 +103,34 @@ def test_conditions_hold_as_they_say(transitions: list[Transition]) -> None:
     assert holds(condition("log2_speedup", ">=", 1.0), state)
     assert not holds(condition("log2_speedup", "<", 1.0), state)
     assert holds(condition("log2_speedup", "<", 0.0), replace(state, log2_speedup=None))
+
+
+def test_a_stored_expectation_says_what_the_fitted_one_does(memory: Memory) -> None:
+    corrected = replace(memory.expectation, correction=Correction((-0.5, 0.25, 1.0), (-0.4, 0.0, 1.5)))
+    again = Expectation.stored(corrected.mapping())
+    assert again.correction == corrected.correction
+    assert np.allclose(again.predict(memory.columns), corrected.predict(memory.columns), atol=1e-4)
+
+
+def test_a_line_through_bent_outcomes_is_bent_for_tasks_that_it_has_not_seen() -> None:
+    rng = np.random.default_rng(5)
+    truth = rng.uniform(-1, 1, 6_000).astype(np.float32)
+    seen = (np.where(truth < 0, -0.5, truth) + rng.normal(0, 0.3, 6_000)).astype(np.float32)
+    weight = np.ones(3_000, np.float32)
+    correction = learn_correction(truth[:3_000], seen[:3_000], weight)
+    assert np.all(np.diff(correction.observed) > 0)
+    for low, high in ((-1, -0.5), (-0.5, -0.1), (0.1, 0.5), (0.5, 1)):
+        part = (truth[3_000:] > low) & (truth[3_000:] < high)
+        off = (correction.of(truth[3_000:]) - seen[3_000:])[part].mean()
+        assert abs(off) < 0.1
+
+
+def test_few_steps_correct_nothing() -> None:
+    few = np.linspace(-1, 1, 40).astype(np.float32)
+    assert learn_correction(few, -few, np.ones(40, np.float32)) == Correction()
+
+
+def test_predictions_of_the_wrong_order_are_all_the_mean() -> None:
+    told = np.linspace(-1, 1, 400).astype(np.float32)
+    correction = learn_correction(told, -told, np.ones(400, np.float32))
+    assert correction.of(told).tolist() == pytest.approx([0.0] * 400, abs=1e-6)
