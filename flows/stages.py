@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from prefect.cache_policies import NO_CACHE
 
 from artifacts.codec import encode
 from artifacts.memory.htg import Memory
+from artifacts.memory.replay_figures import replay_figures
 from artifacts.memory.store import MemoryStore
 from artifacts.trajectory import Quarantined
 from builder import build
@@ -25,7 +27,7 @@ from builder.glossary import normalise
 from builder.link.labels import Labels
 from builder.logs.discover import discover
 from builder.logs.logfile import LogFile
-from flows.engine import RETRY
+from flows.engine import RETRY, EngineSettings
 from flows.order import BuildOrder, caching_embedder, embedder, log_shards, text_shards
 from flows.pages import log
 
@@ -77,7 +79,9 @@ def embed_shard(texts: Sequence[str], order: BuildOrder) -> int:
 @task(name="cluster", **STAGE)
 def cluster(drafts: pa.Table, order: BuildOrder, embedded: Sequence[int]) -> Labels:
     """Directions and strategies of the drafts, once all texts are embedded."""
-    labels = build.group(drafts, embedder(order.model), order.settings)
+    # No other task of the build runs meanwhile, so that terms are looked for by as many processes as there are cores.
+    settings = replace(order.settings, workers=EngineSettings().parallel)
+    labels = build.group(drafts, embedder(order.model), settings)
     named = f"{len(labels.directions)} directions, {len(labels.strategies)} strategies"
     log.info("clustered %d texts into %s", sum(embedded), named)
     return labels
@@ -95,10 +99,11 @@ def link(drafts: pa.Table, labels: Labels, logs: Sequence[DraftedLog], order: Bu
 def judge(memory: Memory, order: BuildOrder) -> Memory:
     """Replay on held-out tasks."""
     judged = build.judge(memory, order.settings)
-    log.info(
-        "replayed: %s",
-        ", ".join(f"{name} {value:.3g}" for name, value in judged.manifest.quality.items()) or "nothing to judge by",
-    )
+    figures = replay_figures(judged.manifest.quality)
+    for level in figures:
+        log.info("replayed %s", level.line)
+    if not figures:
+        log.info("no replay figures: %s", "nothing to judge by" if order.replay else "not asked for")
     return judged
 
 

@@ -59,5 +59,8 @@ def _kernel(log: RunLog, task: str) -> Kernel:
         raise RunLogError(f"{log.path} has {len(found)} tasks named {task!r}", f"its tasks are {names}")
     path = log.path / FOLDER / f"{winner_name(found[0].task.task_id)}.py"
     if not path.is_file():
-        raise RunLogError(f"{path} does not exist: {task} has no correct candidate", "search on, or swap another task")
+        raise RunLogError(
+            f"{path} does not exist",
+            f"htam optimize writes it as soon as {task} has a correct candidate; search on, or swap another task",
+        )
     return Kernel(path=path, task_source=log.candidate(found[0].sha256))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+from artifacts.errors import BadInputError, HtamError
 
 
 def build_memory(
@@ -30,7 +32,10 @@ def build_memory(
 
     Raises:
         HtamError: bad logs, a damaged store, or a replay that is worse and not forced.
+        OSError: the store or the work folder cannot be written.
     """
+    for problem in build_problems(logs, store, name, tag):
+        raise problem
     from flows.environment import keep_home_in
 
     keep_home_in(Path(work) / "prefect")
@@ -43,6 +48,22 @@ def build_memory(
             flow, settings, logs, store, name, work, model, tag, force, not no_replay, refine, refine_url
         )
     return reference
+
+
+def build_problems(logs: Sequence[str], store: str, name: str, tag: str) -> Iterator[HtamError | OSError]:
+    """What a build would fail on at its end, or only after a server has started for it."""
+    from artifacts.memory.files import Files
+    from artifacts.memory.store import checked
+
+    for path in logs:
+        if not Path(path).exists():
+            yield BadInputError(f"no logs at {path}", "give files or folders that hold logs")
+    try:
+        checked(name, "memory name")
+        checked(tag, "tag")
+        Files(store).require_writable()
+    except (HtamError, OSError) as problem:
+        yield problem
 
 
 @contextmanager

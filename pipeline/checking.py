@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from artifacts.errors import HtamError
+from pipeline.building import build_problems
 from pipeline.parameters import optimize_options
 from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, TransferJob
 
@@ -35,14 +36,12 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def _rebuild_problems(job: RebuildJob) -> Iterator[str]:
-    from artifacts.memory.store import MemoryStore
     from builder.embed import SentenceTransformerEmbedder
     from flows.engine import EngineSettings, task_runner
     from flows.order import HASHING
 
-    yield from (f"no logs at {path}" for path in job.logs if not Path(path).exists())
+    yield from map(str, build_problems(job.logs, job.store, job.name, job.tag))
     try:
-        MemoryStore(job.store).names()
         if job.model != HASHING:
             _ = SentenceTransformerEmbedder(job.model).sha256
         task_runner(EngineSettings(runner=job.runner, workers=job.workers, address=job.address))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -27,6 +29,21 @@ COMMANDS = {
     "transfer": "Run a transfer study.",
 }
 """Every command with its short help; ``pipeline/commands/<name>.py`` defines ``command``."""
+
+REFUSALS = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of the path is a file; check the path",
+    errno.EISDIR: "a file is wanted here, not a folder",
+    errno.EEXIST: "move it away, or name another path",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.EACCES: "correct its rights, or name another path",
+    errno.EPERM: "correct its rights, or name another path",
+    errno.EROFS: "name a path that can be written",
+    errno.ENOSPC: "make room; what is written so far is kept",
+    errno.EDQUOT: "make room; what is written so far is kept",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+"""What the system refuses about a file, and what the user can do about it; other errors of the system are bugs."""
 
 
 class LazyGroup(click.Group):
@@ -59,10 +76,37 @@ def cli() -> None:
     """
 
 
-def main(args: list[str] | None = None) -> Any:
-    """Run the command line; a user's mistake is one line on stderr and exit code 1."""
+def main(args: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    A user's mistake, and what the system refuses about a file, is one line on stderr and exit code 1; wrong usage is
+    click's text and exit code 2; Ctrl-C is one line and exit code 130. A bug keeps its traceback.
+    """
+    _print_what_the_encoding_lacks()
     try:
-        return cli.main(args=args, prog_name="htam")
+        code = cli.main(args=args, prog_name="htam", standalone_mode=False)
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except click.Abort:
+        _fail("interrupted", 130)
     except HtamError as problem:
-        click.echo(f"htam: {problem}", err=True)
-        sys.exit(1)
+        _fail(str(problem), 1)
+    except OSError as refused:
+        if refused.errno not in REFUSALS:
+            raise
+        path = refused.filename2 or refused.filename
+        _fail(f"{f'{path}: ' if path else ''}{refused.strerror}; {REFUSALS[refused.errno]}", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    click.echo(f"htam: {line}", err=True)
+    sys.exit(code)
+
+
+def _print_what_the_encoding_lacks() -> None:
+    """Escape characters that the terminal's encoding lacks instead of failing on them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -19,6 +19,8 @@ CASSETTE = EXAMPLES / "cassettes" / "demo.jsonl"
 TASKS = ("row_softmax", "rms_norm", "bias_gelu_residual")
 STEPS = 3
 NAME = "demo"
+MARK = ".made-by-htam-demo"
+"""File in the folder of a demo, without which nothing is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +89,25 @@ def parts(home: Path) -> Iterator[Part]:
     )
 
 
+def _make_anew(home: Path) -> None:
+    """Empty the folder of an earlier demo; anybody else's is left alone.
+
+    Raises:
+        BadInputError: ``home`` holds something, and no demo made it.
+    """
+    if home.exists() and not (home / MARK).is_file() and any(home.iterdir()):
+        raise BadInputError(f"{home} holds what no demo made", "remove it, or name a new folder with --home")
+    if home.exists():
+        shutil.rmtree(home)
+    home.mkdir(parents=True)
+    (home / MARK).touch()
+
+
 def play(home: Path) -> Path:
     """Run every part, showing its command line, and return the path of the report.
 
     Raises:
-        BadInputError: the examples are not here: the demo needs a checkout of the project.
+        BadInputError: the examples are not here (the demo needs a checkout), or ``home`` is somebody else's.
         HtamError: whatever a part says.
     """
     from pipeline.cli import cli
@@ -99,8 +115,7 @@ def play(home: Path) -> Path:
     for needed in (LOGS, CASSETTE):
         if not needed.exists():
             raise BadInputError(f"{needed} is missing", "run the demo in a checkout of the project")
-    if home.exists():
-        shutil.rmtree(home)
+    _make_anew(home)
     begin = time.monotonic()
     for number, part in enumerate(parts(home), 1):
         click.secho(f"\n[{number}] {part.title}", bold=True)

@@ -15,6 +15,8 @@ from optimizer.llm.protocol import LlmRequest
 from optimizer.search.plan import Plan
 
 Events = Mapping[tuple[str, str], Mapping[str, Any]]
+LEAST_SHARE = 0.0005
+"""Evidence below this would be shown as nothing."""
 
 
 def explained(path: Path, step: str, *, prompt: bool) -> str:
@@ -91,7 +93,8 @@ def _score(score: DirectionScore, chosen: bool) -> Iterator[str]:
         f"  prior {score.prior:+.2f}{masked}"
     )
     for transition, share in score.evidence:
-        yield f"       {share:+.3f} from {transition}"
+        if abs(share) >= LEAST_SHARE:
+            yield f"       {share:+.3f} from {transition}"
 
 
 def _result(step: LoggedStep) -> Iterator[str]:
@@ -111,4 +114,6 @@ def _result(step: LoggedStep) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -10,6 +10,7 @@ from artifacts.codec import encode
 from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Effect, Strategy, Transition
+from artifacts.memory.replay_figures import replay_figures
 from artifacts.memory.store import MemoryStore, MemoryVersion
 from pipeline.report.memory_view import ratio
 
@@ -102,7 +103,8 @@ def _memory_lines(memory: Memory) -> str:
         f"{memory.reference}: {counts}",
         f"encoder {manifest.embedding.name or 'unknown'}, {len(manifest.inputs)} input files",
     ]
-    lines += [f"{name} {value:.4g}" for name, value in sorted(manifest.quality.items())]
+    judged = [figures.line for figures in replay_figures(manifest.quality)]
+    lines += judged or ["without replay figures"]
     for direction in sorted(memory.directions, key=lambda item: -item.effect.n):
         lines.append(f"\n{direction.name} ({direction.direction_id}): {effect(direction.effect)}")
         strategies = _sorted(memory.strategies_of(direction.direction_id))

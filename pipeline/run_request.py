@@ -13,6 +13,7 @@ from typing import Any
 from artifacts.candidate import Language, source_hash
 from artifacts.errors import BadInputError, UnavailableError
 from artifacts.runlog import RunLog
+from optimizer.arms.registry import ARMS
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, pool_path, read_manifest
 from optimizer.run.opening import load_memory, task_entry
@@ -31,6 +32,8 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
     """
     known = read_manifest(RunLog.open(path)) if RunLog.is_run(path) else None
     backend = options["backend"]
+    if options["arm"] not in ARMS:
+        raise BadInputError(f"unknown arm {options['arm']!r}", f"one of: {', '.join(ARMS)}")
     try:
         return RunManifest(
             run_id=path.resolve().name,
@@ -40,7 +43,7 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
             evaluator=options["evaluator"],
             backend=backend,
             device=_device(options, known),
-            language=Language(options["language"]) if options["language"] else LANGUAGES[backend],
+            language=_language(options["language"], backend),
             memory=_memory(options, known),
             store=options["store"],
             seed=_seed(options, known),
@@ -61,6 +64,14 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
         )
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam optimize --help") from problem
+
+
+def _language(wanted: str | None, backend: str) -> Language:
+    if wanted is None:
+        return LANGUAGES[backend]
+    if (wanted == "cpp") != (backend == "cpu"):
+        raise BadInputError(f"candidates in {wanted} do not run on --backend {backend}", "change one of them")
+    return Language(wanted)
 
 
 def _seed(options: Mapping[str, Any], known: RunManifest | None) -> int:

@@ -76,7 +76,8 @@ def _report(path: Path, standing: Standing, as_json: bool) -> None:
     if standing.result.finished:
         click.echo(f"best candidates: {path / 'best'}")
     for task_id, reason in standing.result.suspended.items():
-        if not standing.open_requests and not standing.open_jobs:
+        known = reason == str(standing.result.problem)  # said last, once for all tasks
+        if not (known or standing.open_requests or standing.open_jobs):
             click.echo(f"{task_id}: not finished, {reason}")
     if standing.open_requests or standing.open_jobs:
         click.echo(_next(path, standing))

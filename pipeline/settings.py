@@ -35,6 +35,8 @@ class Service:
     def __post_init__(self) -> None:
         if not 1 <= self.parallel <= 64:
             raise ValueError(f"parallel lies in 1..64, got {self.parallel}")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port lies in 0..65535, got {self.port}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

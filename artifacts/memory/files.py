@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ class Files:
                 f"store {url!r} cannot be opened: {problem}", "give a path or an fsspec URL"
             ) from problem
         self._local = isinstance(self._fs, LocalFileSystem)
+        if self._local and Path(self.root).is_file():
+            raise ArtifactError(f"store {url!r} is a file", "give a folder or an fsspec URL")
 
     def path(self, *parts: str) -> str:
         """Full path of ``parts`` below the root."""
@@ -64,6 +67,21 @@ class Files:
             return float(self._fs.modified(self.path(*parts)).timestamp())
         except (NotImplementedError, FileNotFoundError, KeyError):
             return 0.0
+
+    def require_writable(self) -> None:
+        """Try to write into the root; one that is not there yet is left so, the first write makes it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.exists():
+            probe = f"{TEMPORARY}{uuid.uuid4().hex}"
+            self.write(b"", probe)
+            self.remove(probe)
+        elif self._local:
+            above = next(folder for folder in Path(self.root).parents if folder.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
     def remove(self, *parts: str) -> None:
         """Remove a file or a whole folder."""

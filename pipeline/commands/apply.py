@@ -21,7 +21,9 @@ from artifacts.errors import BadInputError
     help="Submodule and the task whose kernel replaces it; . is the model itself.",
 )
 @click.option("--device", default="cpu", show_default=True, help="Torch device to run on.")
-@click.option("--calls", default=3, show_default=True, help="Draws of get_inputs() to check with.")
+@click.option(
+    "--calls", default=3, show_default=True, type=click.IntRange(min=1), help="Draws of get_inputs() to check with."
+)
 def command(run: Path, model: Path, swaps: tuple[str, ...], device: str, calls: int) -> None:
     """Swap the best kernels of RUN into the Model that the file MODEL defines, and check them there.
 

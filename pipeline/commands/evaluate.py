@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from optimizer.evaluation.job import EvaluationJob
 
 
-@click.command(
-    name="evaluate", epilog="Example: htam evaluate examples/tasks/cpu/layer_norm.py my_kernel.py --backend cpu"
-)
+@click.command(name="evaluate")
 @click.argument("task", type=click.Path(path_type=Path))
 @click.argument("candidate", type=click.Path(path_type=Path))
 @click.option("--backend", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
@@ -42,6 +40,10 @@ def command(
     """Build CANDIDATE, check it against TASK and time it, each stage in a process of its own.
 
     Exit code 0 means correct, 2 any other verdict, 1 that the command itself could not work.
+
+    \b
+    Examples:
+      htam evaluate examples/tasks/cpu/layer_norm.py my_kernel.py
     """
     from optimizer.evaluation.hosts import devices_of
     from optimizer.evaluation.job import EvaluationJob, EvaluationSettings

@@ -56,9 +56,11 @@ def _print(report: Mapping[str, Any], show_all: bool) -> None:
     columns = ("files", "tasks", "records", "steps", "measured", "gains", "losses", "fixes", "failures", "quarantined")
     rows = [*report["formats"].items(), ("total", report["total"])]
     width = max(len(name) for name, _ in rows)
-    click.echo(" " * width + "".join(f"{name:>12}" for name in columns))
+    widths = [max(len(column), len(f"{report['total'][column]:,}")) + 2 for column in columns]
+    click.echo(" " * width + "".join(f"{name:>{wide}}" for name, wide in zip(columns, widths, strict=True)))
     for name, figures in rows:
-        click.echo(f"{name:<{width}}" + "".join(f"{figures[column]:>12,}" for column in columns))
+        cells = (f"{figures[column]:>{wide},}" for column, wide in zip(columns, widths, strict=True))
+        click.echo(f"{name:<{width}}" + "".join(cells))
     for title in ("outcomes", "flags", "devices"):
         click.echo(f"\n{title}: " + ", ".join(f"{name} {count:,}" for name, count in report["total"][title].items()))
     _print_quarantine(report, show_all)

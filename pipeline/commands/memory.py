@@ -180,7 +180,11 @@ def export(reference: str, shape: str, out: TextIO, store: str) -> None:
     "--runner", type=click.Choice(["threads", "processes", "dask", "ray"]), default="threads", show_default=True
 )
 @click.option(
-    "--workers", default=0, show_default=True, help="Parallel tasks or local worker processes; 0: one a core."
+    "--workers",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Parallel tasks or local worker processes; 0: one a core.",
 )
 def build(logs: tuple[str, ...], store: str, name: str, **options: Any) -> None:
     """Build a memory from logs and publish it; what was read and embedded before is remembered.

@@ -10,13 +10,35 @@ import click
 from artifacts.errors import BadInputError
 
 BUDGETS = (
-    click.option("--budget-usd", type=float, help="Stop before more money than this is spent."),
-    click.option("--budget-tokens", type=int, help="Stop before more tokens than this are used."),
-    click.option("--budget-calls", type=int, help="Stop before more answers than this are asked for."),
-    click.option("--budget-gpu-s", type=float, help="Stop once devices have measured for so many seconds."),
-    click.option("--budget-wall-s", type=float, help="Stop after so many seconds of work."),
-    click.option("--workers", default=2, show_default=True, help="Candidates that are built side by side."),
-    click.option("--concurrency", default=16, show_default=True, help="Calls to an endpoint under way at most."),
+    click.option(
+        "--budget-usd", type=click.FloatRange(min=0, min_open=True), help="Stop before more money than this is spent."
+    ),
+    click.option("--budget-tokens", type=click.IntRange(min=1), help="Stop before more tokens than this are used."),
+    click.option(
+        "--budget-calls", type=click.IntRange(min=1), help="Stop before more answers than this are asked for."
+    ),
+    click.option(
+        "--budget-gpu-s",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Stop once devices have measured for so many seconds.",
+    ),
+    click.option(
+        "--budget-wall-s", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds of work."
+    ),
+    click.option(
+        "--workers",
+        default=2,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="Candidates that are built side by side.",
+    ),
+    click.option(
+        "--concurrency",
+        default=16,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="Calls to an endpoint under way at most.",
+    ),
     click.option("--prices", type=click.Path(path_type=Path), help="Your own price file (TOML)."),
 )
 
@@ -31,6 +53,7 @@ def budget_options(function: Any) -> Any:
 def resources(options: dict[str, Any]) -> Any:
     """What the budget options allow."""
     from optimizer.llm.budget import BudgetLimits
+    from optimizer.llm.prices import load_prices
     from optimizer.run.resources import Resources
 
     names = {"usd": "budget_usd", "tokens": "budget_tokens", "calls": "budget_calls"}
@@ -39,6 +62,7 @@ def resources(options: dict[str, Any]) -> Any:
         limits = BudgetLimits(**{name: options[option] for name, option in names.items()})
     except ValueError as problem:
         raise BadInputError(str(problem), "give a positive number") from problem
+    load_prices(options["prices"])  # a file that cannot be used is better known before the first call
     return Resources(
         limits=limits, workers=options["workers"], concurrency=options["concurrency"], prices=options["prices"]
     )
@@ -59,11 +83,21 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--llm", required=True, help="openai:MODEL, batch:MODEL, replay:FILE or files[:MODEL].")
 @click.option("--evaluator", default="local", show_default=True, help="local, files, or pool:DIR (see docs/flows.md).")
 @click.option("--arm", default="htam", show_default=True, help="How steps are chosen, see docs/optimizer.md.")
-@click.option("--steps", default=6, show_default=True, help="Steps a task (T) on average.")
-@click.option("--candidates", default=1, show_default=True, help="Candidates a step (N).")
-@click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
+@click.option("--steps", default=6, show_default=True, type=click.IntRange(min=1), help="Steps a task (T) on average.")
+@click.option("--candidates", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates a step (N).")
 @click.option(
-    "--lead", default=1.5, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+    "--explore",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of steps with a random direction.",
+)
+@click.option(
+    "--lead",
+    default=1.5,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Standard deviations over the state alone that the gate asks for.",
 )
 @click.option(
     "--language",
@@ -87,9 +121,9 @@ def resources(options: dict[str, Any]) -> Any:
     help="Measure each winner again after the search, in a new process with other seeds [default: confirm].",
 )
 @click.option("--shared", is_flag=True, help="Tasks learn from each other while the run goes on.")
-@click.option("--seed", type=int, help="Secret of the run; random by default.")
-@click.option("--temperature", type=float, help="Of the model; by default the endpoint's own.")
-@click.option("--max-tokens", default=16384, show_default=True, help="Longest answer.")
+@click.option("--seed", type=click.IntRange(min=0), help="Secret of the run; random by default.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Of the model; by default the endpoint's own.")
+@click.option("--max-tokens", default=16384, show_default=True, type=click.IntRange(min=1), help="Longest answer.")
 @click.option("--tunables", is_flag=True, help="Let candidates declare constants that a program searches.")
 @click.option(
     "--baseline",

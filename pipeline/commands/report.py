@@ -7,9 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command(
-    epilog="Examples: htam report runs/first · htam report runs/htam runs/feedback · htam report demo@latest"
-)
+@click.command(name="report")
 @click.argument("targets", nargs=-1, required=True, metavar="RUN…|MEMORY")
 @click.option("--store", default="memories", show_default=True, help="Store in which a MEMORY is looked up.")
 @click.option("--learned", default="", metavar="MEMORY", help="Also show how this memory differs from the run's own.")

@@ -22,18 +22,42 @@ from artifacts.errors import BadInputError
     show_default=True,
     help="Arms; the first is what the others are compared with.",
 )
-@click.option("--steps", default=6, show_default=True, help="Steps of a run (T).")
-@click.option("--runs", default=10, show_default=True, help="Runs of each task and arm.")
+@click.option("--steps", default=6, show_default=True, type=click.IntRange(min=1), help="Steps of a run (T).")
+@click.option("--runs", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each task and arm.")
 @click.option(
-    "--folds", default=5, show_default=True, help="Groups of tasks; an arm never knows the group it works on."
+    "--folds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Groups of tasks; an arm never knows the group it works on.",
 )
-@click.option("--explore", default=0.1, show_default=True, help="Share of steps with a random direction.")
-@click.option("--optimism", default=0.5, show_default=True, help="Standard deviations added to a direction's mean.")
 @click.option(
-    "--lead", default=1.5, show_default=True, help="Standard deviations over the state alone that the gate asks for."
+    "--explore",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Share of steps with a random direction.",
 )
 @click.option(
-    "--foreign", default=0.02, show_default=True, help="Weight of other tasks' records beside the task's own."
+    "--optimism",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Standard deviations added to a direction's mean.",
+)
+@click.option(
+    "--lead",
+    default=1.5,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Standard deviations over the state alone that the gate asks for.",
+)
+@click.option(
+    "--foreign",
+    default=0.02,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Weight of other tasks' records beside the task's own.",
 )
 @click.option("--uncapped", is_flag=True, help="Let gains add up beyond the best that was recorded of a task.")
 @click.option("--seed", default=0, show_default=True)

@@ -57,8 +57,7 @@ def store(url: str) -> Finding:
         probe = Files(url)
         if not probe.exists():
             return good("store", f"{url} does not exist yet, the first build makes it")
-        probe.write(b"", ".doctor")
-        probe.remove(".doctor")
+        probe.require_writable()
     except (HtamError, OSError) as problem:
         return broken("store", f"{url}: {problem}", "choose another --store, or correct its rights")
     return good("store", f"{url} can be written; memories: {', '.join(names) or 'none yet'}")

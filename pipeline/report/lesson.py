@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from artifacts.codec import encode
 from artifacts.memory.diff import LevelDiff, MemoryDiff, Moved, diff
 from artifacts.memory.htg import Memory
+from artifacts.memory.replay_figures import moved
 from pipeline.report.memory_view import ratio
 
 
@@ -56,8 +57,8 @@ def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
     """Every change, directions before strategies, then the replay figures."""
     names = _names(old) | _names(new)
     listed = [*_level("direction", found.directions, names), *_level("strategy", found.strategies, names)]
-    figures = [Change("replay", "moved", f"{item.name} {item.before:.4g} → {item.after:.4g}") for item in found.quality]
-    return listed + figures
+    judged = moved(old.manifest.quality, new.manifest.quality)
+    return [*listed, *(Change("replay", "moved", line) for line in judged)]
 
 
 def _names(memory: Memory) -> dict[str, str]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from artifacts.memory.htg import START, Memory
 from artifacts.memory.records import Effect, Strategy
+from artifacts.memory.replay_figures import replay_figures
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
 from pipeline.report.memory_view import MemoryView, certain, ratio, scale, view
@@ -73,7 +74,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         counts=Counter(certain(item.effect) for items in shown.strategies.values() for item in items),
         quarantined=quarantined,
         quarantine_rows=reasons(quarantined or ()),
-        replay_rows=sorted(memory.manifest.quality.items()),
+        replay_rows=replay_figures(memory.manifest.quality),
         size=SIZE,
         least=least_steps(shown),
         **stamp(),

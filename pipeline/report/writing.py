@@ -31,7 +31,7 @@ def runs_among(targets: Sequence[str]) -> list[Path]:
     if len(runs) == len(paths):
         return runs
     wrong = next(path for path in paths if path not in runs)
-    if len(targets) > 1 or wrong.exists():
+    if len(targets) > 1 or wrong.exists() or "/" in str(wrong):
         raise BadInputError(f"{wrong} is no run directory", "name run directories, or one memory NAME[@VERSION]")
     return []
 
