@@ -28,7 +28,9 @@ NEEDS_A_KERNEL = frozenset(
 BY_PROGRAM = frozenset({"parameter_tuning"})
 """What ``--tunables`` searches; a step of the model is worth more elsewhere, see docs/negative-results.md."""
 
-NARROWING = frozenset({"precision"})
+NARROWING = frozenset({"precision.half_precision", "precision.fp8_quantization"})
+"""Strategies that give up precision. Tensor cores do not: products of operands that are split into parts keep it."""
+MATRIX_UNITS = frozenset({"precision"})
 WIDE = frozenset({"float32", "float64"})
 """Input types whose precision the rules of an answer demand."""
 
@@ -47,13 +49,20 @@ def inapplicable(direction_id: str, state: State) -> str:
         return "it changes nothing"
     if direction_id in BY_PROGRAM:
         return "constants are for a program to search"
-    if direction_id in NARROWING and state.dtype in WIDE:
-        return f"the task is {state.dtype}, and its precision must stay"
+    if direction_id in MATRIX_UNITS and state.dtype in WIDE and state.arch == "cpu":
+        return f"the task is {state.dtype}, its precision must stay, and a CPU has no matrix units"
     if direction_id in NEEDS_A_KERNEL and state.runtime_us is None:
         return "there is no kernel yet that it could change"
     if direction_id in (GPU_ONLY if state.arch == "cpu" else CPU_ONLY):
         return f"it has no meaning on {state.arch}"
     return ""
+
+
+def barred(strategy_id: str, state: State) -> bool:
+    """Whether a strategy is never to be offered in ``state``: forbidden, for a program, or at the cost of precision."""
+    if strategy_id in FORBIDDEN or strategy_id.partition(".")[0] in BY_PROGRAM:
+        return True
+    return strategy_id in NARROWING and state.dtype in WIDE
 
 
 def with_inapplicable_masked(scores: Sequence[DirectionScore], state: State) -> tuple[DirectionScore, ...]:

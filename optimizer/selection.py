@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from artifacts.memory.attention import AttentionSettings, DirectionScore, StrategyScore
-from optimizer.applicability import FORBIDDEN
+from artifacts.state import State
+from optimizer.applicability import barred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +90,12 @@ def pick_direction(
     return Picked(direction=chosen.direction_id, probability=probability, explored=explored)
 
 
-def usable_strategies(scores: Sequence[StrategyScore], settings: SelectionSettings) -> tuple[StrategyScore, ...]:
-    """Allowed strategies whose conditions hold and that rest on enough evidence, best first."""
+def usable_strategies(
+    scores: Sequence[StrategyScore], settings: SelectionSettings, state: State
+) -> tuple[StrategyScore, ...]:
+    """Strategies allowed in ``state`` whose conditions hold and that rest on enough evidence, best first."""
     sure = [score for score in scores if score.holds and score.effective_n >= settings.least_strategy_evidence]
-    kept = [score for score in sure if score.strategy.strategy_id not in FORBIDDEN]
+    kept = [score for score in sure if not barred(score.strategy.strategy_id, state)]
     return tuple(kept[: settings.strategies])
 
 

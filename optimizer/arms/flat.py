@@ -28,7 +28,7 @@ class FlatArm:
         every = len(self.memory.strategies)
         scores = score_strategies(self.memory, context.overlay, context.state, None, every, attention)
         sensible = [score for score in scores if not inapplicable(score.strategy.direction_id, context.state)]
-        found = usable_strategies(sensible, self.settings)
+        found = usable_strategies(sensible, self.settings, context.state)
         if not found:
             return Choice(arm=self.name, gate="no strategy has conditions that hold and enough evidence: no direction")
         return Choice(

@@ -43,7 +43,7 @@ class MemoryArm:
         strategies: tuple[StrategyUse, ...] = ()
         if picked.direction and self.local:
             found = view.strategies(picked.direction, 4 * self.settings.strategies)
-            strategies = uses(usable_strategies(found, self.settings))
+            strategies = uses(usable_strategies(found, self.settings, context.state))
         return Choice(
             arm=self.name,
             direction=picked.direction,

@@ -6,8 +6,10 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from artifacts.memory.columns import Columns
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Strategy
 
@@ -18,13 +20,15 @@ CONTENT = ("name", "intent", "when", "recipe", "template", "risks", "recipes", "
 def shuffled(memory: Memory, seed: int = 0) -> Memory:
     """Return ``memory`` with strategies that say what others say, and outcomes credited to random actions.
 
-    Ids, numbers of transitions and the distribution of gains stay, so that only the content differs.
+    Ids, numbers of transitions and the distribution of gains stay, so that only the content differs. Plans are mixed
+    within a device and language, so that they speak of the right things and claim the wrong gains.
     """
-    order = np.random.default_rng(seed).permutation(len(memory))
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(len(memory))
     table = memory.table
     for name in ("direction_id", "strategy_id"):
-        position = table.schema.get_field_index(name)
-        table = table.set_column(position, table.schema.field(position), table[name].take(pa.array(order)))
+        table = _taken(table, name, order)
+    table = _taken(table, "plan", _within(memory.columns, draw))
     circle = list(range(len(memory.strategies)))
     random.Random(seed).shuffle(circle)
     giver = dict(zip(circle, circle[1:] + circle[:1], strict=True))  # so that none keeps its own content
@@ -33,6 +37,22 @@ def shuffled(memory: Memory, seed: int = 0) -> Memory:
         for position, taker in enumerate(memory.strategies)
     )
     return replace(memory, table=table, strategies=_retold(strategies, seed))
+
+
+def _taken(table: pa.Table, name: str, order: npt.NDArray[np.int64]) -> pa.Table:
+    position = table.schema.get_field_index(name)
+    return table.set_column(position, table.schema.field(position), table[name].take(pa.array(order)))
+
+
+def _within(columns: Columns, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+    """An order that moves rows among those of their device architecture and language only."""
+    order = np.arange(len(columns), dtype=np.int64)
+    kind = np.stack([columns.categories[name].values for name in ("arch", "language")], axis=1)
+    _, group = np.unique(kind, axis=0, return_inverse=True)
+    for one in np.unique(group):
+        rows = np.flatnonzero(group == one)
+        order[rows] = draw.permutation(rows)
+    return order
 
 
 def _retold(strategies: tuple[Strategy, ...], seed: int) -> tuple[Strategy, ...]:

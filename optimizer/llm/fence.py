@@ -53,3 +53,11 @@ def shorten(text: str, limit: int) -> str:
     head = limit * 2 // 3
     tail = limit - head
     return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[len(text) - tail :]}"
+
+
+def brief(text: str, limit: int) -> str:
+    """Return ``text``, or its beginning: up to a sentence where one ends in the second half of ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    whole = text[:limit].rpartition(". ")[0]
+    return f"{whole}." if len(whole) > limit // 2 else f"{text[: limit - 1]}…"

@@ -12,7 +12,7 @@ from artifacts.candidate import Language
 from artifacts.measurement import EvidenceLevel, Measurement, Timing
 from artifacts.memory.records import Direction, Strategy
 from artifacts.outcome import Outcome
-from optimizer.llm.fence import fenced, shorten
+from optimizer.llm.fence import brief, fenced, shorten
 from optimizer.llm.protocol import LlmRequest, Message
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class TextLimits:
     error: int = 6_000
     text: int = 2_000
     strategy: int = 4_000
+    record: int = 6_000
     tried: int = 4_000
     items: int = 12
 
@@ -74,13 +75,19 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Something tried before on this task; ``gain`` is log2(parent time / child time) when it was correct."""
+    """Something tried before on this task.
+
+    Attributes:
+        gain: log2(parent time / child time) when it was correct.
+        kept: it is built into the candidate that is shown.
+    """
 
     plan: str
     outcome: Outcome
     gain: float | None = None
     direction: str = ""
     error: str = ""
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,8 @@ class Situation:
         parent_source: candidate to start from, with its ``measurement``; empty and None for none.
         intent: what a failed parent was meant to do (its plan).
         strategies: best first.
-        notes: what gained on operators of the same kind, for when memory has no direction to give; best first.
+        record: what memory knows of the device at hand, for when it has no direction to give; as it is to be read.
+        notes: what gained on operators of the same kind elsewhere; best first.
         tried: oldest first; the latest are kept when there are many.
         fixes: most similar first, for repairs.
         planning: ask for edits of the model's own list of ``intents`` (one a line), of which ``intent_now`` is to be
@@ -119,6 +127,7 @@ class Situation:
     intent: str = ""
     direction: Direction | None = None
     strategies: tuple[Advice, ...] = ()
+    record: str = ""
     notes: tuple[str, ...] = ()
     tried: tuple[Attempt, ...] = ()
     fixes: tuple[Fix, ...] = ()
@@ -187,6 +196,7 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "intent": situation.intent,
         "direction": "" if situation.direction is None else _direction(situation.direction),
         "strategies": [_advice(advice) for advice in situation.strategies[:items]],
+        "record": situation.record,
         "notes": "\n".join(f"- {note}" for note in situation.notes[:items]),
         "tried": "\n".join(_attempt(attempt) for attempt in situation.tried[-items:]),
         "planning": situation.planning,
@@ -268,11 +278,12 @@ def _gain(log2: float) -> str:
 
 def _attempt(attempt: Attempt) -> str:
     if attempt.gain is not None:
-        result = f"{_gain(attempt.gain)} as fast as before"
+        result = f"{_gain(attempt.gain)} as fast as what it changed"
     else:
-        result = f"{attempt.outcome.value} {shorten(' '.join(attempt.error.split()), 200)}".strip()
+        result = f"{attempt.outcome.value} {brief(' '.join(attempt.error.split()), 200)}".strip()
     direction = f"[{attempt.direction}] " if attempt.direction else ""
-    return f"- {direction}{shorten(' '.join(attempt.plan.split()), 300) or 'no plan given'}: {result}"
+    place = "" if not attempt.kept else ", and it is part of this candidate"
+    return f"- {direction}{brief(' '.join(attempt.plan.split()), 300) or 'no plan given'} -> {result}{place}"
 
 
 def _render(name: str, variables: Mapping[str, object]) -> str:

@@ -8,10 +8,12 @@ from optimizer.arms.intents import Intent
 from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
 from optimizer.search.cargo import Cargo
 from optimizer.search.fixes import FixBook
+from optimizer.search.ledger import Ledger
 from optimizer.search.notes import Note, notes
 from optimizer.search.plan import Plan
 from optimizer.search.population import Node, Population
 from optimizer.search.situation import Target
+from optimizer.search.wording import told
 from optimizer.tasks import Task
 
 
@@ -22,6 +24,9 @@ class Briefing:
         self._arm = arm
         self._book = FixBook(arm.memory) if arm.memory is not None and arm.fixes else None
         self._cargo = Cargo(arm.memory, target.language) if arm.memory is not None else None
+        self._ledger: Ledger | None = None
+        if arm.memory is not None and self._cargo is not None:
+            self._ledger = Ledger(arm.memory, self._cargo, target.arch, target.language.value)
 
     def situation(
         self,
@@ -36,7 +41,9 @@ class Briefing:
         """Everything the prompt may say at ``slot`` (``<step>.<candidate>``); ``sample`` numbers the run's slots."""
         arm, choice, memory = self._arm, plan.choice, self._arm.memory
         parent = None if plan.parent_id is None else population.node(plan.parent_id)
-        shown = () if arm.restarts else tuple(node for node in population.nodes if node is not parent)
+        shown = () if arm.restarts else _shown(population, parent)
+        lineage = population.lineage(parent)
+        record = self._record(plan)
         return Situation(
             task_id=task.ref.task_id,
             task_source=task.source,
@@ -47,8 +54,9 @@ class Briefing:
             intent="" if parent is None else parent.plan,
             direction=memory.direction(choice.direction) if memory is not None and choice.direction else None,
             strategies=self._advice(plan, task.ref.family),
-            notes=self._notes(plan),
-            tried=tuple(_attempt(population, node, memory) for node in shown),
+            record=record,
+            notes=() if record else self._notes(plan),
+            tried=tuple(_attempt(population, node, memory, kept=node in lineage) for node in shown),
             fixes=self._fixes(parent),
             planning=arm.plans,
             intents=tuple(_intent(intent) for intent in intents),
@@ -69,10 +77,18 @@ class Briefing:
             for use in plan.choice.strategies
         )
 
+    def _open(self, plan: Plan) -> bool:
+        """Whether memory may say more than a direction: none is given, nothing is repaired, and the arm shows texts."""
+        return self._arm.fixes and not plan.choice.direction and plan.mode != "repair"
+
+    def _record(self, plan: Plan) -> str:
+        """What is known of the device at hand."""
+        return told(self._ledger, plan.state) if self._ledger is not None and self._open(plan) else ""
+
     def _notes(self, plan: Plan) -> tuple[str, ...]:
-        """What to offer where no direction is given; nothing to a repair, nor from arms without local memory."""
+        """What is known from elsewhere."""
         memory, cargo = self._arm.memory, self._cargo
-        if memory is None or cargo is None or not self._arm.fixes or plan.choice.direction or plan.mode == "repair":
+        if memory is None or cargo is None or not self._open(plan):
             return ()
         return tuple(_told(note) for note in notes(memory, cargo, plan.state))
 
@@ -93,7 +109,13 @@ def _intent(intent: Intent) -> str:
     return f"{intent.number}. [{fate}; {rating}; {intent.tries} tries, {intent.fruitless} in vain] {intent.text}"
 
 
-def _attempt(population: Population, node: Node, memory: Memory | None) -> Attempt:
+def _shown(population: Population, parent: Node | None) -> tuple[Node, ...]:
+    """Earlier candidates that a prompt tells of; of one to be repaired the intent is told elsewhere."""
+    hidden = None if parent is None or parent.correct else parent
+    return tuple(node for node in population.nodes if node is not hidden)
+
+
+def _attempt(population: Population, node: Node, memory: Memory | None, *, kept: bool) -> Attempt:
     named = memory is not None and bool(node.direction)
     return Attempt(
         plan=node.plan,
@@ -101,4 +123,5 @@ def _attempt(population: Population, node: Node, memory: Memory | None) -> Attem
         gain=population.gain(node),
         direction=memory.direction(node.direction).name if memory is not None and named else "",
         error=node.measurement.error,
+        kept=kept,
     )

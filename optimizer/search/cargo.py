@@ -26,6 +26,14 @@ KIN = (
 )
 """Families whose kernels are built alike: rows that are reduced, windows that slide, chains of pointwise operators."""
 
+
+def nearness(family: str, other: str) -> int:
+    """0 for the same operator family, 1 for kin, 2 for others."""
+    if family == other:
+        return 0
+    return 1 if any({family, other} <= group for group in KIN) else 2
+
+
 _MARKS = (
     (Language.CUDA, re.compile(r"__global__|__device__|__shared__|threadIdx|blockIdx|<<<|#include <cuda")),
     (Language.TRITON, re.compile(r"\btl\.|@triton|\btriton\.")),

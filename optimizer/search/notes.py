@@ -1,7 +1,8 @@
-"""What earlier runs on operators of the same kind found: offered when memory has no direction to give.
+"""What runs elsewhere found on operators of the same kind: offered when memory has no direction to give.
 
 A closed gate says that no direction stands out. What was once done to a kernel of this kind, in the words of who did
-it and with what it gained, can still be of use to somebody who reads it as that.
+it and with what it gained, can still be of use to somebody who reads it as that; but only where nothing is known of the
+device at hand, see :mod:`optimizer.search.ledger`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Excerpt, Strategy
 from artifacts.state import State
-from optimizer.applicability import FORBIDDEN, inapplicable
+from optimizer.applicability import barred, inapplicable
+from optimizer.llm.fence import brief
 from optimizer.search.cargo import Cargo
 
 MOST = 3
@@ -37,7 +39,7 @@ def notes(memory: Memory, cargo: Cargo, state: State) -> tuple[Note, ...]:
     """At most :data:`MOST` recipes for ``state``, one a strategy: same operator family first, then same device."""
     found = []
     for strategy in memory.strategies:
-        if strategy.strategy_id in FORBIDDEN or inapplicable(strategy.direction_id, state):
+        if barred(strategy.strategy_id, state) or inapplicable(strategy.direction_id, state):
             continue
         near = [_note(strategy, item, cargo) for item in _telling(strategy, cargo, state)]
         found += sorted(near, key=lambda note: _order(note, state))[:1]
@@ -52,10 +54,7 @@ def _telling(strategy: Strategy, cargo: Cargo, state: State) -> list[Excerpt]:
 
 def _note(strategy: Strategy, item: Excerpt, cargo: Cargo) -> Note:
     family, arch = cargo.origin(item)
-    text = " ".join(item.text.split())
-    if len(text) > LONGEST:
-        whole = text[:LONGEST].rpartition(". ")[0]
-        text = f"{whole}." if whole else text[:LONGEST]
+    text = brief(" ".join(item.text.split()), LONGEST)
     return Note(name=strategy.name, text=text, family=family, arch=arch, gain=item.gain)
 
 

@@ -7,7 +7,7 @@ import pytest
 from artifacts.memory.attention import StrategyScore
 from artifacts.memory.htg import Memory
 from artifacts.state import State
-from optimizer.applicability import inapplicable
+from optimizer.applicability import barred, inapplicable
 from optimizer.arms import ArmContext, make_arm
 from optimizer.selection import SelectionSettings, usable_strategies
 
@@ -34,17 +34,26 @@ def test_directions_of_another_kind_of_device_are_left_out(softmax_state: State)
     assert "cpu" in inapplicable("occupancy", softmax_state)
 
 
-def test_narrower_numbers_are_out_of_the_question_where_the_task_is_wide(softmax_state: State) -> None:
-    assert "float32" in inapplicable("precision", replace(softmax_state, dtype="float32"))
-    assert inapplicable("precision", replace(softmax_state, dtype="float16")) == ""
-    assert inapplicable("precision", replace(softmax_state, dtype="unknown")) == ""
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_narrower_numbers_are_barred_where_the_task_is_wide(dtype: str, softmax_state: State) -> None:
+    wide = replace(softmax_state, arch="sm_90", dtype=dtype)
+    assert barred("precision.half_precision", wide)
+    assert barred("precision.fp8_quantization", wide)
+    assert not barred("precision.half_precision", replace(wide, dtype="float16"))
+
+
+def test_tensor_cores_are_open_to_wide_tasks_because_split_operands_keep_their_precision(softmax_state: State) -> None:
+    on_gpu = replace(softmax_state, arch="sm_90", dtype="float32")
+    assert not barred("precision.tensor_cores", on_gpu)
+    assert inapplicable("precision", on_gpu) == ""
+    assert "float32" in inapplicable("precision", replace(on_gpu, arch="cpu"))
 
 
 def test_what_hands_the_work_back_is_never_offered(memory: Memory, softmax_state: State) -> None:
     renamed = replace(memory.strategies[0], strategy_id="launch_overhead.library_call")
     score = StrategyScore(strategy=renamed, mean=9.0, spread=0.1, effective_n=9.0, holds=True)
-    assert usable_strategies((score,), SelectionSettings()) == ()
-    assert usable_strategies((replace(score, strategy=memory.strategies[0]),), SelectionSettings())
+    assert usable_strategies((score,), SelectionSettings(), softmax_state) == ()
+    assert usable_strategies((replace(score, strategy=memory.strategies[0]),), SelectionSettings(), softmax_state)
 
 
 def test_a_direction_that_the_taxonomy_does_not_know_is_never_excluded(softmax_state: State) -> None:

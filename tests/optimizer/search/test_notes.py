@@ -16,6 +16,7 @@ from builder.describe.difference import difference
 from builder.describe.wording import written
 from optimizer.arms import Choice, make_arm
 from optimizer.arms.shuffled import shuffled
+from optimizer.llm.prompt import Situation
 from optimizer.search.briefing import Briefing
 from optimizer.search.cargo import Cargo
 from optimizer.search.notes import MOST, notes
@@ -95,9 +96,15 @@ def test_notes_are_for_arms_with_local_memory_and_a_closed_gate(
     known = knowing(memory, ("own", "softmax", 2.0))
     chosen = Choice(arm=arm, direction=memory.directions[0].direction_id if directed else "")
     plan = Plan(mode=mode, parent_id=None, state=softmax_state, choice=chosen)
-    briefing = Briefing(make_arm(arm, known, SelectionSettings()), Target(arch="cpu", language=Language.CPP))
-    found = briefing.situation(TASK, Population(SearchSettings()), plan, slot="1.0", sample=1)
-    assert bool(found.notes) == shown
+    at_home = briefed(arm, known, plan, Language.CPP)
+    assert (bool(at_home.record), bool(at_home.notes)) == (shown, False)
+    elsewhere = briefed(arm, known, plan, Language.CUDA)  # of which nothing is known on this device
+    assert (bool(elsewhere.record), bool(elsewhere.notes)) == (False, shown)
+
+
+def briefed(arm: str, known: Memory, plan: Plan, language: Language) -> Situation:
+    briefing = Briefing(make_arm(arm, known, SelectionSettings()), Target(arch="cpu", language=language))
+    return briefing.situation(TASK, Population(SearchSettings()), plan, slot="1.0", sample=1)
 
 
 KERNEL = "__global__ void f(float* x) { x[threadIdx.x] = 1; }"
