@@ -5,16 +5,21 @@ Ids are compared by the transitions they hold, not by their names, because a reb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Direction, Strategy
 
+MADE = ("settings", "scorer", "embedding", "inputs", "quarantined", "expectation")
+LEAST = 0.001
+"""Log2 gain by which a mean must differ to be called another."""
+COMPARED_OTHERWISE = ("direction_id", "strategy_id", "effect", "evidence")
 SHARE = 0.2
 """Part of a group's common transitions that must go to another for the two to be linked."""
 
@@ -38,6 +43,8 @@ class LevelDiff:
         split: old id to the new ids that its transitions went to.
         merged: new id to the old ids that it was made of.
         renamed: (old id, new id) of counterparts under another id.
+        moved: effects that left their intervals; ``shifted``: the others whose mean is another, the furthest first.
+        edited: new id of a counterpart to its fields that are others: texts, conditions, risks.
     """
 
     appeared: tuple[str, ...]
@@ -46,16 +53,26 @@ class LevelDiff:
     merged: tuple[tuple[str, tuple[str, ...]], ...]
     renamed: tuple[tuple[str, str], ...]
     moved: tuple[Moved, ...]
+    shifted: tuple[Moved, ...] = ()
+    edited: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDiff:
-    """Differences of two memories."""
+    """Differences of two memories.
+
+    Attributes:
+        transitions_changed: transitions of both whose rows differ; ``fields_changed``: in what, and in how many.
+        made_otherwise: entries of the manifest that differ: settings, encoder, inputs and so on.
+    """
 
     before: str
     after: str
     transitions_added: int
     transitions_removed: int
+    transitions_changed: int
+    fields_changed: tuple[tuple[str, int], ...]
+    made_otherwise: tuple[str, ...]
     directions: LevelDiff
     strategies: LevelDiff
     quality: tuple[Moved, ...]
@@ -66,15 +83,43 @@ def diff(before: Memory, after: Memory) -> MemoryDiff:
     old_ids, new_ids = before.table["transition_id"], after.table["transition_id"]
     place = pc.index_in(old_ids.combine_chunks(), value_set=new_ids.combine_chunks())
     common = int(len(place) - place.null_count)
+    changed = _changed(before.table.filter(place.is_valid()), after.table.take(place.drop_null()))
     return MemoryDiff(
         before=before.reference,
         after=after.reference,
         transitions_added=len(after) - common,
         transitions_removed=len(before) - common,
+        transitions_changed=int(np.logical_or.reduce(list(changed.values())).sum()) if changed else 0,
+        fields_changed=tuple((name, int(rows.sum())) for name, rows in sorted(changed.items())),
+        made_otherwise=tuple(name for name in MADE if getattr(before.manifest, name) != getattr(after.manifest, name)),
         directions=_level(before.directions, after.directions, _flows(before, after, place, "direction")),
         strategies=_level(before.strategies, after.strategies, _flows(before, after, place, "strategy")),
         quality=_quality(before, after),
     )
+
+
+def _changed(before: pa.Table, after: pa.Table) -> dict[str, Bools]:
+    """Field to the rows in which it differs; what a state holds, and where a row comes from, is one field each."""
+    found: dict[str, Bools] = {}
+    for name in before.column_names:
+        rows = _differ(before[name], after[name])
+        if rows.any():
+            field = name.split("_")[0] if name.startswith(("state_", "provenance_")) else name
+            found[field] = found[field] | rows if field in found else rows
+    return found
+
+
+def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> Bools:
+    old, new = (_plain(column) for column in (before, after))
+    # Null where either is: equal only where both are.
+    same = pc.fill_null(pc.equal(old, new), False)
+    both_null = pc.and_(pc.is_null(old, nan_is_null=True), pc.is_null(new, nan_is_null=True))
+    rows: Bools = ~np.asarray(pc.or_(same, both_null)).astype(np.bool_)
+    return rows
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _flows(before: Memory, after: Memory, place: pa.Array, level: str) -> npt.NDArray[np.int64]:
@@ -108,6 +153,20 @@ def _level(before: _Nodes, after: _Nodes, flows: npt.NDArray[np.int64]) -> Level
         merged=tuple((new[j], names) for j, names in origins.items() if len(names) > 1),
         renamed=tuple((old[i], new[j]) for i, j in pairs if old[i] != new[j]),
         moved=tuple(_moved(before[i], after[j]) for i, j in pairs if _has_moved(before[i], after[j])),
+        shifted=_shifted([(before[i], after[j]) for i, j in pairs if not _has_moved(before[i], after[j])]),
+        edited=tuple((new[j], names) for i, j in pairs if (names := _edited(before[i], after[j]))),
+    )
+
+
+def _shifted(pairs: list[tuple[Direction | Strategy, Direction | Strategy]]) -> tuple[Moved, ...]:
+    found = [_moved(old, new) for old, new in pairs if abs(new.effect.mean - old.effect.mean) >= LEAST]
+    return tuple(sorted(found, key=lambda item: -abs(item.after - item.before)))
+
+
+def _edited(before: Direction | Strategy, after: Direction | Strategy) -> tuple[str, ...]:
+    names = (field.name for field in fields(before))
+    return tuple(
+        name for name in names if name not in COMPARED_OTHERWISE and getattr(before, name) != getattr(after, name)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from artifacts.codec import encode
@@ -12,10 +12,13 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.replay_figures import moved
 from pipeline.report.memory_view import ratio
 
+MOST = 5
+"""Effects that are named of those that moved within their intervals."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change in words: ``kind`` is appeared, vanished, split, merged, renamed or moved."""
+    """One change in words: ``kind`` is appeared, vanished, split, merged, renamed, moved, shifted, edited or such."""
 
     level: str
     kind: str
@@ -50,7 +53,8 @@ def headline(found: MemoryDiff) -> str:
     if found.before == found.after:
         return f"{found.before} is {found.after}: the same version"
     moved = f"{found.transitions_added:,} transitions added, {found.transitions_removed:,} removed"
-    return f"{found.before} → {found.after}: {moved}"
+    parts = ", ".join(f"{name} {count:,}" for name, count in found.fields_changed)
+    return f"{found.before} → {found.after}: {moved}, {found.transitions_changed:,} changed{parts and f' ({parts})'}"
 
 
 def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
@@ -58,7 +62,8 @@ def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
     names = _names(old) | _names(new)
     listed = [*_level("direction", found.directions, names), *_level("strategy", found.strategies, names)]
     judged = moved(old.manifest.quality, new.manifest.quality)
-    return [*listed, *(Change("replay", "moved", line) for line in judged)]
+    made = [Change("memory", "made otherwise", ", ".join(found.made_otherwise))] if found.made_otherwise else []
+    return [*listed, *(Change("replay", "moved", line) for line in judged), *made]
 
 
 def _names(memory: Memory) -> dict[str, str]:
@@ -77,7 +82,16 @@ def _level(level: str, found: LevelDiff, names: Mapping[str, str]) -> list[Chang
         *(Change(level, "merged", f"{named(*parts)} → {named(item)}") for item, parts in found.merged),
         *(Change(level, "renamed", f"{named(a)} → {named(b)}") for a, b in found.renamed if named(a) != named(b)),
         *(Change(level, "moved", _moved(item)) for item in found.moved),
+        *_within(level, found.shifted),
+        *(Change(level, "edited", f"{named(item)}: {', '.join(fields)}") for item, fields in found.edited),
     ]
+
+
+def _within(level: str, found: Sequence[Moved]) -> list[Change]:
+    if not found:
+        return []
+    furthest = "; ".join(_moved(item) for item in found[:MOST])
+    return [Change(level, "shifted", f"{len(found)} within their intervals, furthest: {furthest}")]
 
 
 def _moved(item: Moved) -> str:

@@ -73,3 +73,37 @@ def test_exported_traces_are_the_measured_transitions(memory: Memory, transition
     traces = [json.loads(line) for line in solution_lines(memory)]
     assert len(traces) == sum(item.reward is not None for item in transitions)
     assert all(trace["status"] == "correct" and trace["latency_ms"] > 0 for trace in traces)
+
+
+def test_rows_that_changed_under_their_ids_are_counted_by_what_changed(
+    memory: Memory, transitions: list[Transition], build: Build
+) -> None:
+    first = min(transitions, key=lambda item: item.transition_id)
+    others = [
+        replace(item, siblings="alone", state=replace(item.state, step=item.state.step + 1)) if item is first else item
+        for item in transitions
+    ]
+    found = diff(memory, build(others))
+    assert (found.transitions_added, found.transitions_removed, found.transitions_changed) == (0, 0, 1)
+    assert dict(found.fields_changed).keys() >= {"siblings", "state"}
+    assert dict(found.fields_changed)["siblings"] == 1
+
+
+def test_an_effect_that_stayed_in_its_interval_has_shifted(
+    memory: Memory, transitions: list[Transition], build: Build
+) -> None:
+    nudged = [
+        replace(item, reward=item.reward + 0.01) if item.direction_id == "tuning" and item.reward is not None else item
+        for item in transitions
+    ]
+    found = diff(memory, build(nudged)).directions
+    assert not found.moved
+    assert [item.identity for item in found.shifted] == ["tuning"]
+
+
+def test_other_settings_and_texts_are_named(memory: Memory) -> None:
+    strategies = tuple(replace(item, intent="otherwise") for item in memory.strategies)
+    made = replace(memory.manifest, settings={"refine": "a model"})
+    found = diff(memory, replace(memory, manifest=made, strategies=strategies))
+    assert found.made_otherwise == ("settings",)
+    assert {names for _, names in found.strategies.edited} == {("intent",)}
