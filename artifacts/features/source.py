@@ -18,7 +18,7 @@ _C_MARKS = tuple(re.compile(mark) for mark in (r"#\s*include", r"at::(?<!\wat::)
 """Beginning with plain text, by which ``re`` finds the few places worth a closer look."""
 _FENCE = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TRIPLE = re.compile(r'"""(.*?)(?:"""|\Z)|' + r"'''(.*?)(?:'''|\Z)", re.DOTALL)
-_PYTHON = re.compile(r"^\s*(?:import |from \w[\w.]* import |def |class |@)", re.MULTILINE)
+_PYTHON = re.compile(r"^[ \t]*(?:import |from \w[\w.]* import |def |class |@)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
