@@ -136,8 +136,8 @@ class _Groups:
 
 
 def _readings(lots: Sequence[Sequence[str]], workers: int) -> Iterator[Reading]:
-    """What each lot of texts says, in order."""
-    if min(workers, len(lots)) < 2:
+    """What each lot of texts says, in order; one after the other in a process that may have none of its own."""
+    if min(workers, len(lots)) < 2 or multiprocessing.current_process().daemon:
         yield from map(read_texts, lots)
         return
     with ProcessPoolExecutor(min(workers, len(lots)), multiprocessing.get_context("spawn")) as pool:

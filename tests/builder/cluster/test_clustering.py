@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 
 import pytest
@@ -121,3 +122,12 @@ def test_an_assignment_to_nowhere_is_refused() -> None:
     stray = Assignment(direction_id="a", strategy_id="a.b", score=1.0)
     with pytest.raises(ValueError, match="unknown strategy"):
         Clustering(assignments=(stray,), directions=(), strategies=())
+
+
+def test_texts_are_read_in_turn_where_processes_may_have_none_of_their_own(
+    embedder: Embedder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(multiprocessing.current_process().__dict__["_config"], "daemon", True)
+    actions = [TextAction(text, frozenset(), frozenset()) for text in texts]
+    settings = ClusterSettings(sample=max(2, len(texts) // 2))
+    assert cluster(actions, embedder, settings, workers=2) == cluster(actions, embedder, settings)
