@@ -40,7 +40,8 @@ def _rebuild_problems(job: RebuildJob) -> Iterator[str]:
     from flows.engine import EngineSettings, task_runner
     from flows.order import HASHING
 
-    yield from map(str, build_problems(job.logs, job.store, job.name, job.tag))
+    for found in build_problems(job.logs, job.store, job.name, job.tag):
+        yield found.what if isinstance(found, HtamError) else str(found)
     try:
         if job.model != HASHING:
             _ = SentenceTransformerEmbedder(job.model).sha256

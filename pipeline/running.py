@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,8 +94,8 @@ def _next(path: Path, standing: Standing) -> str:
         files.append("--jobs jobs.jsonl")
     return (
         f"{' and '.join(parts)} are open.\n"
-        f"next: htam ask {path} {' '.join(files)}\n"
-        f"then: htam tell {path} FILE... with the answers or measurements"
+        f"next: htam ask {shlex.quote(str(path))} {' '.join(files)}\n"
+        f"then: htam tell {shlex.quote(str(path))} FILE... with the answers or measurements"
     )
 
 

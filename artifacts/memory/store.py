@@ -148,8 +148,9 @@ class MemoryStore:
         if len(found) == 1:
             return found[0]
         if not known:
-            names = ", ".join(self.names()) or "none"
-            raise ArtifactError(f"store {self.url} holds no memory {name!r}", f"memories there: {names}")
+            names = ", ".join(self.names())
+            fix = f"memories there: {names}" if names else "none is there; htam memory build makes one"
+            raise ArtifactError(f"store {self.url} holds no memory {name!r}", fix)
         problem = "is ambiguous" if found else "is neither a version nor a tag"
         raise ArtifactError(f"{name}@{wanted} {problem}", f"versions: {', '.join(known)}")
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from artifacts.errors import UnavailableError
 from optimizer.evaluation.deploy import Swap, factory, swap
 
 WARM_UP, SAMPLES = 3, 20
@@ -36,7 +37,12 @@ class Trial:
 
 
 def try_in_file(model: Path, kernels: Mapping[str, Kernel], device: str, calls: int) -> Trial:
-    """Make the model of a file, swap ``kernels`` (by submodule name) into it and check them on ``calls`` inputs."""
+    """Make the model of a file, swap ``kernels`` (by submodule name) into it and check them on ``calls`` inputs.
+
+    Raises:
+        UnavailableError: torch cannot use ``device`` here.
+    """
+    _require(device)
     torch.manual_seed(0)
     file = _module(model.read_text(encoding="utf-8"), str(model))
     net = file.Model(*file.get_init_inputs()).to(device).eval()
@@ -48,6 +54,14 @@ def try_in_file(model: Path, kernels: Mapping[str, Kernel], device: str, calls: 
     }
     swaps = swap(net, made, inputs)
     return Trial(swaps=swaps, before_us=before, after_us=_median_us(net, inputs))
+
+
+def _require(device: str) -> None:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:  # torch says it in any of these
+        reason = str(problem).splitlines()[0]
+        raise UnavailableError(f"device {device!r} cannot be used: {reason}", "e.g. cpu, or cuda:0") from problem
 
 
 def _module(source: str, name: str) -> ModuleType:

@@ -100,7 +100,7 @@ def _show(measurement: Measurement, as_json: bool) -> None:
         click.echo(json.dumps(encode(measurement), ensure_ascii=False))
         return
     click.echo(f"{measurement.outcome.value} (stage {measurement.stage}, {measurement.device})")
-    if measurement.error:
+    if measurement.error and not any(finding.message in measurement.error for finding in measurement.findings):
         click.echo(measurement.error)
     if measurement.timing is not None:
         click.echo(f"candidate {_microseconds(measurement.timing)}")

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from artifacts.errors import UnavailableError
+from optimizer.evaluation.deploy_file import try_in_file
 from pipeline.cli import main
 
 TASK = Path(__file__).parents[2] / "examples/tasks/cpu/row_softmax.py"
@@ -156,3 +158,8 @@ def test_characters_that_the_encoding_lacks_are_escaped() -> None:
     )
     assert asked.returncode == 0
     assert "RUN\\u2026|MEMORY" in asked.stdout
+
+
+def test_a_device_that_torch_cannot_use_is_said() -> None:
+    with pytest.raises(UnavailableError, match="device 'gpu9' cannot be used"):
+        try_in_file(TASK, {}, "gpu9", 1)
