@@ -47,7 +47,7 @@ TELLING = 0.07
 
 FEEDBACK = Contender(label="feedback", arm="feedback")
 QUIET = SelectionSettings(explore=0.0)
-"""Without the share of random directions, which costs every arm that chooses and hides what choosing costs."""
+"""Without random directions, which cost every arm that chooses and hide what choosing costs."""
 
 SCORES = {"means over siblings": AttentionSettings(), "attention": ATTENDED}
 ARMS = (
@@ -63,6 +63,10 @@ ARMS = (
     ),
     Contender(label="shuffled, lead 0", arm="shuffled", selection=replace(QUIET, least_lead=0.0)),
     *(Contender(label=arm, arm=arm, selection=QUIET) for arm in ("flat", "random", "bandit")),
+    *(
+        Contender(label=f"htam, {share:g} at random", arm="htam", selection=replace(QUIET, explore=share))
+        for share in (0.05, 0.1)
+    ),
 )
 
 

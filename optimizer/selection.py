@@ -22,7 +22,8 @@ class SelectionSettings:
 
     Attributes:
         optimism: standard deviations added to a direction's mean before the best is taken.
-        explore: share of steps whose direction is drawn at random among those allowed.
+        explore: share of steps whose direction is drawn at random among those allowed; none unless asked for, because
+            logs from which causes can be read cost speed (docs/decisions/0008-no-random-directions-unasked.md).
         least_evidence: effective transitions below which no direction is given.
         least_lead: standard deviations by which the best direction must promise more than the state alone, that is more
             than a model left to itself is expected to gain; below it no direction is given, 0 does not ask.
@@ -31,7 +32,7 @@ class SelectionSettings:
     """
 
     optimism: float = 0.5
-    explore: float = 0.1
+    explore: float = 0.0
     least_evidence: float = 1.0
     least_lead: float = 1.5
     strategies: int = 3

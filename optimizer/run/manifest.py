@@ -66,7 +66,7 @@ class Selection:
             operator families) that the memory must forget, for honest studies.
     """
 
-    explore: float = 0.1
+    explore: float = 0.0
     optimism: float = 0.5
     lead: float = 1.5
     leave_out: str = "none"

@@ -87,10 +87,10 @@ def resources(options: dict[str, Any]) -> Any:
 @click.option("--candidates", default=1, show_default=True, type=click.IntRange(min=1), help="Candidates a step (N).")
 @click.option(
     "--explore",
-    default=0.1,
+    default=0.0,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of steps with a random direction.",
+    help="Share of steps with a random direction, for logs that tell causes.",
 )
 @click.option(
     "--lead",

@@ -33,10 +33,10 @@ from artifacts.errors import BadInputError
 )
 @click.option(
     "--explore",
-    default=0.1,
+    default=0.0,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of steps with a random direction.",
+    help="Share of steps with a random direction, for logs that tell causes.",
 )
 @click.option(
     "--optimism",
