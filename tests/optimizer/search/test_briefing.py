@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from artifacts.candidate import Language
+from artifacts.measurement import Measurement, Timing
 from artifacts.memory.htg import Memory
+from artifacts.outcome import Outcome
 from artifacts.state import State
 from artifacts.task import TaskRef
-from optimizer.arms import ArmContext, make_arm
+from optimizer.arms import ArmContext, Choice, make_arm
 from optimizer.search.briefing import Briefing
 from optimizer.search.plan import Plan
-from optimizer.search.population import Population
+from optimizer.search.population import Node, Population
 from optimizer.search.settings import SearchSettings
 from optimizer.search.situation import Target
 from optimizer.selection import SelectionSettings
@@ -41,3 +43,43 @@ def test_a_template_in_another_language_is_left_out(
     found = briefing.situation(task, Population(SearchSettings()), plan, slot="0.0", sample=0)
     assert found.strategies
     assert all(bool(advice.strategy.template) == shown for advice in found.strategies)
+
+
+def tried(step_id: str, parent: str | None, *, correct: bool = True) -> Node:
+    time = Timing(median_us=10.0, low_us=10.0, high_us=10.0)
+    measured = Measurement(outcome=Outcome.WRONG_RESULT, stage="correctness", device="cpu", error="off")
+    if correct:
+        measured = Measurement(outcome=Outcome.CORRECT, stage="timing", device="cpu", timing=time)
+    return Node(
+        step_id=step_id,
+        parent_id=parent,
+        index=int(step_id[0]),
+        mode="optimize",
+        source=f"source of {step_id}",
+        sha256=step_id,
+        plan=f"plan of {step_id}",
+        direction="",
+        strategies=(),
+        measurement=measured,
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "told"),
+    [
+        ("1.0", {"plan of 0.0": True, "plan of 1.0": True, "plan of 2.0": False, "plan of 3.0": False}),
+        ("3.0", {"plan of 0.0": True, "plan of 1.0": True, "plan of 2.0": False}),
+    ],
+)
+def test_tries_are_told_with_whether_they_are_part_of_the_candidate(
+    parent: str, told: dict[str, bool], softmax_state: State
+) -> None:
+    population = Population(SearchSettings())
+    for node in (tried("0.0", None), tried("1.0", "0.0"), tried("2.0", "0.0"), tried("3.0", "1.0", correct=False)):
+        population.add(node)
+    briefing = Briefing(make_arm("feedback", None, SelectionSettings()), Target(arch="cpu", language=Language.CPP))
+    mode = "optimize" if population.node(parent).correct else "repair"
+    plan = Plan(mode=mode, parent_id=parent, state=softmax_state, choice=Choice(arm="feedback"))
+    task = Task(ref=TaskRef(task_id="t/-/a", suite="t", family="softmax"), source="pass", path="a.py")
+    found = briefing.situation(task, population, plan, slot="4.0", sample=4)
+    assert {attempt.plan: attempt.kept for attempt in found.tried} == told
