@@ -1,0 +1,76 @@
+"""What the pages quote: figures are those of the result files, places in the repository exist."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+
+EVALUATION, EXAMPLES = "docs/evaluation.md", "examples/logs/README.md"
+RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as eager with the memory and {:.2f}× without it"
+FIGURES = [
+    ("README.md", RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
+    ("README.md", RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
+    (EXAMPLES, RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
+    (EXAMPLES, RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
+    (EXAMPLES, BOTH, "optimize-h200/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
+    (EXAMPLES, BOTH, "optimize-h200-compute/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
+    (EVALUATION, "{:.0f} × ({:,.0f} against", "evaluation-h200/summary", ("against_sequential", "ours_per_hour")),
+    (EVALUATION, "{:.1f} ×, six candidates on both sides", "evaluation-h200/summary", ("against_parallel",)),
+    (EVALUATION, "very first build of a host {:.1f} s", "evaluation-h200/builds", ("first_build_of_a_host_s",)),
+    (EVALUATION, "256 MB {:.1f} s", "evaluation-h200/latency/silu of 256 MiB", ("seconds",)),
+    (EVALUATION, "{:.2f} × for 54 small candidates", "evaluation-h200/devices/small", ("gain",)),
+    (EVALUATION, "{:.2f} s, sandbox and CUDA context", "profile-h200", ("fresh_process_median_s",)),
+    (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
+    ("docs/flows.md", "Prefect adds {:.1%} to 1,000 mapped tasks", "flows", ("overhead",)),
+    ("docs/flows.md", "one server start of {:.0f} s", "flows", ("server_start_s",)),
+    ("docs/flows.md", "({} flows, {} workers, {} tuning", "soak", ("killed_flow", "killed_worker", "killed_tuning")),
+]
+"""Page, what it says with places for figures, result file and place in it, names of the figures there."""
+
+
+def figure(place: str) -> Any:
+    file, *keys = place.split("/")
+    data: Any = json.loads((ROOT / "benchmarks/results" / f"{file}.json").read_text())
+    for key in keys:
+        data = data[key]
+    return data
+
+
+def plain(text: str) -> str:
+    """Text without line ends and without the blank before a per cent sign."""
+    return re.sub(r"\s+", " ", text).replace(" %", "%")
+
+
+@pytest.mark.parametrize(("page", "said", "place", "names"), FIGURES)
+def test_a_page_quotes_the_figures_of_its_result_file(page: str, said: str, place: str, names: tuple[str, ...]) -> None:
+    quoted = said.format(*(figure(f"{place}/{name}") for name in names))
+    assert plain(quoted) in plain((ROOT / page).read_text()), f"{page} should say: {quoted}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name in ``page``, as GitHub makes it from the headings."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_name_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text())
+    missing = [f"{file}#{name}" for file, name in links if name not in anchors(page.parent / file if file else page)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    rooms = "pipeline|flows|builder|optimizer|artifacts|tests|docs|benchmarks|examples"
+    named = re.findall(rf"`((?:{rooms})/[\w./-]+\.(?:py|md|toml|json|jsonl|j2))`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
