@@ -9,9 +9,10 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from artifacts.candidate import Language
-from artifacts.measurement import EvidenceLevel, Measurement, Timing
+from artifacts.measurement import Measurement
 from artifacts.memory.records import Direction, Strategy
 from artifacts.outcome import Outcome
+from optimizer.llm.facts import facts
 from optimizer.llm.fence import brief, fenced, shorten
 from optimizer.llm.protocol import LlmRequest, Message
 
@@ -192,7 +193,7 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "tunables": settings.tunables,
         "task_source": situation.task_source,
         "parent_source": situation.parent_source,
-        "facts": "" if situation.measurement is None else "\n".join(_facts(situation.measurement)),
+        "facts": "" if situation.measurement is None else "\n".join(facts(situation.measurement)),
         "intent": situation.intent,
         "direction": "" if situation.direction is None else _direction(situation.direction),
         "strategies": [_advice(advice) for advice in situation.strategies[:items]],
@@ -204,47 +205,6 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "intent_now": situation.intent_now,
         "fixes": [f"failure: {fix.error}\ncure: {fix.cure}" for fix in situation.fixes[:items]],
     }
-
-
-def _facts(measurement: Measurement) -> list[str]:
-    """Say what was measured, one fact a line; times to three digits, because more is noise."""
-    if measurement.timing is None:
-        lines = [f"outcome: {measurement.outcome.value} at {measurement.stage}", measurement.error]
-        return lines + [f"guard {finding.rule}: {finding.message}" for finding in measurement.findings]
-    lines = [f"time: {_time(measurement.timing)}"]
-    for name, baseline in sorted(measurement.baselines.items()):
-        lines.append(f"PyTorch {name}: {_time(baseline)}, the candidate is {_times(measurement.speedup(name))} as fast")
-    return lines + _profile(measurement)
-
-
-def _profile(measurement: Measurement) -> list[str]:
-    profile = measurement.profile
-    if profile is None or profile.evidence is EvidenceLevel.NONE:
-        return ["profile: none"]
-    lines = [f"limited by: {profile.bottleneck.value} (evidence: {profile.evidence.value})"]
-    if profile.bound_us is not None and profile.fraction_of_bound is not None:
-        share = f"{100 * profile.fraction_of_bound:.0f} %"
-        lines.append(
-            f"lowest possible time on this device: {_duration(profile.bound_us)}; {share} of that speed is reached"
-        )
-    return lines + list(profile.findings)
-
-
-def _time(timing: Timing) -> str:
-    low, high = _duration(timing.low_us), _duration(timing.high_us)
-    return f"{_duration(timing.median_us)} (95 % interval {low} to {high})"
-
-
-def _duration(microseconds: float) -> str:
-    """Three significant digits in the unit that needs no exponent."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if microseconds >= size:
-            return f"{microseconds / size:.3g} {unit}"
-    return f"{microseconds:.3g} us"
-
-
-def _times(ratio: float | None) -> str:
-    return "?" if ratio is None else f"{ratio:.2f}x"
 
 
 def _direction(direction: Direction) -> str:

@@ -95,7 +95,7 @@ def test_an_optimize_prompt_holds_the_parent_its_measurement_and_what_memory_kno
         "time: 2 ms (95 % interval 1.99 ms to 2.01 ms)",
         "PyTorch eager: 4 ms",
         "2.00x as fast",
-        "limited by: memory (evidence: counted)",
+        "the task is limited by: memory (counted on the reference; what limits this candidate was not measured)",
         "lowest possible time on this device: 500 us; 25 % of that speed is reached",
         "half of the loads are scalar",
         "memory access\nMove fewer bytes.",
@@ -136,6 +136,13 @@ def test_without_a_direction_the_model_chooses_from_the_measurement() -> None:
 
 def test_a_direction_gives_way_to_what_was_measured() -> None:
     assert "unless the measurement above rules it out" in user_text(OPTIMIZE)
+
+
+def test_a_profile_that_was_measured_says_what_limits_the_candidate() -> None:
+    profile = Profile(bottleneck=Bottleneck.LATENCY, evidence=EvidenceLevel.COUNTERS)
+    text = user_text(replace(OPTIMIZE, measurement=replace(CORRECT, profile=profile)))
+    assert "limited by: latency (evidence: counters)" in text
+    assert "was not measured" not in text
 
 
 def test_what_a_candidate_is_built_of_is_told_apart_from_what_was_given_up() -> None:
