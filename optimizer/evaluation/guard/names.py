@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Names:
     """One pass over a module: imports, classes, functions, aliases and attribute chains.
 
     Attributes:
-        imported: local name → (dotted module or object, node).
+        imported: local name → (dotted module or object, node), the last one where there are several.
+        meanings: local name → everything that it is imported as or assigned, anywhere in the module.
         star_imports: ``from x import *`` nodes.
-        classes, functions: defined at any level, by name.
-        called: builtins' names that occur as the function of a call.
+        classes, functions: names defined at any level; several functions may share one.
+        every_function: all of them, lambdas too.
+        called: function nodes of calls by name.
         outermost_attributes: attribute nodes that are not the value of another one.
         rebound: builtins without power, such as ``input``, that the module uses as names of its own.
+        listed: names of loops over literals, with these; those that get any other value are left out.
         environment_writes: ``os.environ`` nodes that are only indexed or asked by an allowed call.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.imported: dict[str, tuple[str, ast.AST]] = {}
+        self.meanings: dict[str, dict[str, ast.AST]] = {}
         self.star_imports: list[ast.AST] = []
         self.classes: dict[str, ast.ClassDef] = {}
-        self.functions: dict[str, ast.FunctionDef] = {}
-        self.called: set[str] = set()
+        self.functions: set[str] = set()
+        self.every_function: list[Function] = []
+        self.called: set[ast.AST] = set()
         self.outermost_attributes: list[ast.Attribute] = []
         self.environment_writes: set[ast.AST] = set()
+        self.listed = _listed(tree)
         self.rebound = _harmless_rebindings(tree)
         self._loads: set[str] = set()
         self._visit(tree)
@@ -40,6 +49,10 @@ class Names:
         found = self.imported.get(local)
         return None if found is None else found[0]
 
+    def modules_of(self, local: str) -> list[str]:
+        """Everything that a name stands for anywhere."""
+        return list(self.meanings.get(local, ()))
+
     def _visit(self, tree: ast.Module) -> None:
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):
@@ -47,14 +60,15 @@ class Names:
                 self._import(node)
             elif isinstance(node, ast.ClassDef):
                 self.classes[node.name] = node
-            elif isinstance(node, ast.FunctionDef):
-                self.functions[node.name] = node
+            elif isinstance(node, Function):
+                self.every_function.append(node)
+                self.functions |= {node.name} if not isinstance(node, ast.Lambda) else set()
             elif isinstance(node, ast.Attribute) and id(node) not in inner:
                 self.outermost_attributes.append(node)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.add(node.id)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                self.called.add(node.func.id)
+                self.called.add(node.func)
             elif isinstance(node, ast.Subscript):
                 self.environment_writes.add(node.value)
 
@@ -65,13 +79,17 @@ class Names:
                 if alias.name == "*":
                     self.star_imports.append(node)
                 else:
-                    self.imported[alias.asname or alias.name] = (f"{module}.{alias.name}", node)
+                    self._stands_for(alias.asname or alias.name, f"{module}.{alias.name}", node)
             return
         for alias in node.names:
             local = alias.asname or alias.name.split(".")[0]
-            self.imported[local] = (alias.name if alias.asname else local, node)
+            self._stands_for(local, alias.name if alias.asname else local, node)
             if not alias.asname and "." in alias.name:
                 self.imported.setdefault(f"({alias.name})", (alias.name, node))
+
+    def _stands_for(self, local: str, full: str, node: ast.AST) -> None:
+        self.imported[local] = (full, node)
+        self.meanings.setdefault(local, {}).setdefault(full, node)
 
     def _alias(self, tree: ast.Module) -> None:
         """Names that are assigned a module or a part of one stand for it too."""
@@ -82,7 +100,65 @@ class Names:
             root = self.module_of(parts[0])
             for target in node.targets:
                 if root is not None and isinstance(target, ast.Name):
-                    self.imported.setdefault(target.id, (".".join([root, *parts[1:]]), node))
+                    full = ".".join([root, *parts[1:]])
+                    self.imported.setdefault(target.id, (full, node))
+                    self.meanings.setdefault(target.id, {}).setdefault(full, node)
+
+
+def spell_out(tree: ast.Module) -> None:
+    """Write ``getattr(a, "b")`` as ``a.b``, in place, so that each rule sees both."""
+    for node in ast.walk(tree):
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                value[:] = [_spelled(part) if isinstance(part, ast.Call) else part for part in value]
+            elif isinstance(value, ast.Call):
+                setattr(node, field, _spelled(value))
+
+
+def _spelled(node: ast.Call) -> ast.expr:
+    key = node.args[1] if len(node.args) > 1 else None
+    named = isinstance(node.func, ast.Name) and node.func.id == "getattr" and not node.keywords
+    if named and isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.isidentifier():
+        owner = node.args[0]
+        inner = _spelled(owner) if isinstance(owner, ast.Call) else owner
+        return ast.copy_location(ast.Attribute(value=inner, attr=key.value, ctx=ast.Load()), node)
+    return node
+
+
+def bound_in(function: Function) -> set[str]:
+    """Names that are the function's own: arguments, and what it assigns without saying ``global``."""
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    bound = {argument.arg for argument in every if argument is not None}
+    free: set[str] = set()
+    for node in _own_nodes(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            free |= set(node.names)
+    return bound - free
+
+
+def _own_nodes(function: Function) -> Iterator[ast.AST]:
+    """Nodes of the body, those of functions, classes and comprehensions in it left out."""
+    waiting: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (Function, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _listed(tree: ast.Module) -> dict[str, list[ast.expr]]:
+    stores = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    stores += [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.For, ast.comprehension)) or not isinstance(node.target, ast.Name):
+            continue
+        if isinstance(node.iter, (ast.Tuple, ast.List)):
+            found.setdefault(node.target.id, []).extend(node.iter.elts)
+    return {name: values for name, values in found.items() if stores.count(name) == 1}
 
 
 def _harmless_rebindings(tree: ast.Module) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
@@ -12,13 +13,24 @@ from optimizer.evaluation.guard.tables import (
     DUNDERS,
     ENVIRONMENT,
     FILE_CALLS,
+    HARMLESS_TORCH,
     METHODS,
     MODULES,
+    SETUP_CONSTANTS,
+    SETUP_MODULES,
     TORCH_REFUSED,
 )
 
 _REFUSED_BY_CHAIN = {chain: rule for rule, text in TORCH_REFUSED.items() for chain in text.split()}
 _FILE_MODULES = ("os", "pathlib", "tempfile")
+_BY_NAME = ("getattr", "setattr", "open")
+_ESCAPES = {"share_memory_", "register_hook", "set_", "storage", "untyped_storage", "register_forward_hook", "_version",
+            "register_forward_pre_hook", "__dict__", "data_ptr_", "record_stream", "numpy"}  # fmt: skip
+"""Methods of tensors and modules that lead to their memory, to other processes or to what others call."""
+_OWN_NAMES = (*_ESCAPES, "load_state_dict", "state_dict", "register_buffer", "register_parameter", "forward", "apply")
+_ORDINARY = {"select", "signal", "random", "types", "array", "copy", "code"}
+_FOREIGN = (sys.stdlib_module_names - MODULES - _ORDINARY) | {*_FILE_MODULES, "torch", "triton", "numpy", "bltns"}
+"""Modules that allowed ones have imported for themselves, by the name that stands in a chain."""
 
 
 def finding(rule: str, message: str, node: ast.AST, fatal: bool = True) -> GuardFinding:
@@ -28,11 +40,17 @@ def finding(rule: str, message: str, node: ast.AST, fatal: bool = True) -> Guard
 
 def imports(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Modules that are not on the list; fatal only when something of them is used."""
-    for local, (module, node) in names.imported.items():
-        if module in MODULES or module.rpartition(".")[0] in MODULES:
+    meanings = {(local, *named): None for local, named in names.imported.items()}
+    meanings |= {
+        (local, module, node): None for local, found in names.meanings.items() for module, node in found.items()
+    }
+    for local, module, node in meanings:
+        whole = isinstance(node, ast.Import)
+        if module in MODULES or (not whole and module.rpartition(".")[0] in MODULES):
             continue
-        used = names.is_used(local)
-        yield finding("import", f"module {module} is not allowed", node, fatal=used)
+        if (whole and module in SETUP_MODULES) or module in SETUP_CONSTANTS:
+            continue
+        yield finding("import", f"module {module} is not allowed", node, fatal=names.is_used(local))
     for node in names.star_imports:
         yield finding("import", "import * hides names from the guard", node)
 
@@ -40,25 +58,45 @@ def imports(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 def builtins(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Builtins that reach around the guard, and reading files."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in BUILTINS_REFUSED and node.id not in names.rebound:
-            yield finding("builtin", f"{node.id} is not allowed", node)
+        if isinstance(node, ast.Name) and node.id in BUILTINS_REFUSED:
+            if node.id not in names.rebound or node in names.called:
+                yield finding("builtin", f"{node.id} is not allowed", node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield from _builtin_call(node, node.func.id)
-        elif isinstance(node, ast.Name) and node.id in ("getattr", "setattr", "open") and node.id not in names.called:
-            yield finding("builtin", f"{node.id} may only be called by name", node)
+            yield from _builtin_call(node, node.func.id, names)
+        elif isinstance(node, ast.Name) and node.id in _BY_NAME and node not in names.called:
+            if isinstance(node.ctx, ast.Load):
+                yield finding("builtin", f"{node.id} may only be called by name", node)
+        elif isinstance(node, ast.MatchClass) and node.kwd_attrs:
+            yield finding("builtin", "a pattern that reads attributes is not allowed", node)
 
 
-def _builtin_call(node: ast.Call, name: str) -> Iterator[GuardFinding]:
+def _builtin_call(node: ast.Call, name: str, names: Names) -> Iterator[GuardFinding]:
     if name in ("getattr", "setattr", "hasattr"):
-        key = node.args[1] if len(node.args) > 1 else None
-        plain = isinstance(key, ast.Constant) and isinstance(key.value, str) and not key.value.startswith("__")
         own = isinstance(node.args[0], ast.Name) and node.args[0].id == "self" if node.args else False
+        plain = _is_plain(node.args[1] if len(node.args) > 1 else None, names, own)
         if not plain or (name == "setattr" and not own):
             yield finding("builtin", f"{name} is allowed with a plain literal name only", node)
     elif name == "open" and not _writes(node):
         yield finding("file", "files may be written (sources for cpp_extension.load), not read", node)
     elif name == "type" and len(node.args) != 1:
         yield finding("builtin", "type() with three arguments is not allowed", node)
+
+
+def _is_plain(key: ast.expr | None, names: Names, own: bool) -> bool:
+    """Whether an attribute's name can be read off; of ``self`` it may also be one of a listed few or a numbered one."""
+    if isinstance(key, ast.Constant):
+        return isinstance(key.value, str) and not key.value.startswith("__")
+    if not own:
+        return False
+    if isinstance(key, ast.Name):
+        return bool(names.listed.get(key.id)) and all(map(_is_ordinary, names.listed[key.id]))
+    return isinstance(key, ast.JoinedStr) and isinstance(key.values[0], ast.Constant) and _is_ordinary(key.values[0])
+
+
+def _is_ordinary(key: ast.expr) -> bool:
+    """The beginning of a name that neither Python nor torch knows."""
+    text = key.value if isinstance(key, ast.Constant) else None
+    return isinstance(text, str) and text[:1].isalpha() and not any(word.startswith(text) for word in _OWN_NAMES)
 
 
 def _writes(node: ast.Call) -> bool:
@@ -69,22 +107,39 @@ def _writes(node: ast.Call) -> bool:
 def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Dunders, private parts of imported modules, refused parts of torch, uses of file modules."""
     for node in names.outermost_attributes:
-        chain = dotted(node, names)
-        parts = chain.split(".")
+        parts = dotted(node, names).split(".")
         yield from _dunder(node, parts)
-        root = names.module_of(parts[0])
-        if root is None:
+        roots = names.modules_of(parts[0])
+        if not roots:
             yield from _file_method(node, parts)
-            continue
-        full = ".".join([root, *parts[1:]])
-        if full.startswith("torch."):
-            yield from _torch_attribute(node, full.removeprefix("torch."))
-        elif full.split(".")[0] in _FILE_MODULES:
-            yield from _file_attribute(node, full, names)
-        elif full.startswith(("triton.testing", "triton.profiler", "warnings.warn_explicit")):
-            yield finding("timer", f"{full} is not allowed", node)
-        if any(part.startswith("_") and part[:2] != "__" for part in parts[1:]) and ".init._calculate" not in full:
-            yield finding("private", f"{full} is a private name of its module", node)
+        for root in roots:
+            yield from _part_of_module(node, ".".join([root, *parts[1:]]), names)
+    for local, meanings in names.meanings.items():
+        for full, statement in meanings.items():
+            if isinstance(statement, ast.ImportFrom) and full not in MODULES and names.is_used(local):
+                yield from _part_of_module(statement, full, names)
+
+
+def _part_of_module(node: ast.AST, full: str, names: Names) -> Iterator[GuardFinding]:
+    """What is wrong with using ``full``, a dotted name that begins with an imported module."""
+    parts = full.split(".")
+    if full.startswith("torch."):
+        yield from _torch_attribute(node, full.removeprefix("torch."))
+    elif parts[0] in _FILE_MODULES:
+        yield from _file_attribute(node, full, names)
+    elif full.startswith(("triton.testing", "triton.profiler", "warnings.warn_explicit")):
+        yield finding("timer", f"{full} is not allowed", node)
+    elif full.startswith(("logging.config", "logging.handlers", "logging.FileHandler")):
+        yield finding("file", f"{full} is not allowed", node)
+    if any(part.startswith("_") and part[:2] != "__" for part in parts[1:]) and ".init._calculate" not in full:
+        yield finding("private", f"{full} is a private name of its module", node)
+    foreign = [
+        part
+        for end, part in enumerate(parts)
+        if end and part in _FOREIGN and part not in SETUP_MODULES.get(parts[0], ())
+    ]
+    if foreign and full not in MODULES and parts[0] not in _FILE_MODULES:
+        yield finding("import", f"{foreign[0]} is not to be had through {parts[0]}", node)
 
 
 def _dunder(node: ast.AST, parts: list[str]) -> Iterator[GuardFinding]:
@@ -95,7 +150,7 @@ def _dunder(node: ast.AST, parts: list[str]) -> Iterator[GuardFinding]:
 
 def _torch_attribute(node: ast.AST, chain: str) -> Iterator[GuardFinding]:
     parts = chain.split(".")
-    if parts[-1] in ("custom_fwd", "custom_bwd"):
+    if parts[-1] in ("custom_fwd", "custom_bwd") or chain in HARMLESS_TORCH:
         return
     for length in range(1, len(parts) + 1):
         rule = _REFUSED_BY_CHAIN.get(".".join(parts[:length]))
@@ -105,7 +160,7 @@ def _torch_attribute(node: ast.AST, chain: str) -> Iterator[GuardFinding]:
 
 
 def _file_attribute(node: ast.AST, full: str, names: Names) -> Iterator[GuardFinding]:
-    if full == "os.environ" and node in names.environment_writes:
+    if full == "os.environ" and (node in names.environment_writes or isinstance(node, ast.ImportFrom)):
         return
     if not any(full == allowed or full.startswith(allowed + ".") for allowed in FILE_CALLS):
         yield finding("file", f"{full} is not allowed", node)
@@ -121,11 +176,12 @@ def _file_method(node: ast.AST, parts: list[str]) -> Iterator[GuardFinding]:
         "unlink",
         "rmdir",
         "symlink_to",
+        "hardlink_to",
+        "open",
         "readlines",
     ):
         yield finding("file", f"{parts[-1]} is not allowed", node)
-    if parts[-1] in ("share_memory_", "register_hook", "set_", "storage", "untyped_storage", "register_forward_hook",
-                     "register_forward_pre_hook", "_version", "__dict__", "data_ptr_", "record_stream"):  # fmt: skip
+    if parts[-1] in _ESCAPES and not (parts[-1] == "_version" and parts[0] == "self"):
         yield finding("escape", f"{parts[-1]} is not allowed", node)
 
 
@@ -140,7 +196,7 @@ def assignments(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
             base = target.value if isinstance(target, (ast.Attribute, ast.Subscript)) else None
             root = dotted(base, names).split(".")[0] if base is not None else ""
             if root in names.imported:
-                yield finding("patch", f"{ast.unparse(target)} changes an imported module", node)
+                yield finding("patch", f"{ast.unparse(target)} changes an imported module", target)
             elif root in names.classes and isinstance(target, ast.Attribute) and target.attr in ("forward", "__call__"):
                 yield finding("patch", f"{ast.unparse(target)} changes a class", node)
 
@@ -148,7 +204,7 @@ def assignments(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return [part for target in node.targets for part in _flat(target)]
-    if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.comprehension)):
         return _flat(node.target)
     if isinstance(node, ast.Delete):
         return node.targets

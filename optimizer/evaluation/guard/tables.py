@@ -16,6 +16,8 @@ MODULES = frozenset(
         "itertools",
         "math",
         "numbers",
+        "re",
+        "string.Template",
         "textwrap",
         "typing",
         "typing_extensions",
@@ -54,6 +56,19 @@ MODULES = frozenset(
     ]
 )
 """Importable modules; os, pathlib and tempfile only for what :data:`FILE_CALLS` allows."""
+
+_NUMPY = """array asarray arange linspace zeros ones full prod sqrt log log2 exp sin cos ceil floor pi e inf newaxis
+    float16 float32 float64 int8 int16 int32 int64 uint8 bool_ finfo iinfo"""
+SETUP_MODULES = {"time": frozenset({"time", "perf_counter", "monotonic"}), "numpy": frozenset(_NUMPY.split())}
+"""Modules that may be used where a candidate is set up, not while it runs: in the module itself and in
+constructors. Each with those of its parts that read no files; where a call could keep a clock or do the work out of
+the recorder's sight they are refused."""
+SETUP_CONSTANTS = frozenset(["numpy.pi", "numpy.e", "numpy.inf", "numpy.newaxis"])
+"""What of them may have a name of its own, since it does nothing."""
+HARMLESS_TORCH = frozenset(
+    ["compiler.disable", "compiler.is_compiling", "jit.ignore", "jit.unused", "jit.is_scripting", "jit.is_tracing"]
+)
+"""Parts of refused branches of torch that compile nothing."""
 
 FILE_CALLS = frozenset(
     [
@@ -241,6 +256,16 @@ TORCH_MOVES = frozenset(
     ]
 )
 """Functions of torch and torch.nn.functional that compute nothing a task asks for."""
+
+_COMPUTING = """softmax log_softmax relu relu_ leaky_relu gelu silu sigmoid tanh matmul mm bmm addmm baddbmm mv dot
+    einsum conv1d conv2d conv3d linear layer_norm batch_norm group_norm rms_norm sum mean prod max min amax amin argmax
+    argmin var std norm exp log sqrt rsqrt cumsum cumprod sort topk clamp clamp_min clamp_max abs pow logsumexp bilinear
+    cdist scaled_dot_product_attention max_pool1d max_pool2d avg_pool1d avg_pool2d cross_entropy"""
+COMPUTING_METHODS = frozenset(_COMPUTING.split())
+"""Functions and methods of tensors that are all or most of what a task asks for."""
+_HOLDERS = "Parameter ParameterList ParameterDict Module ModuleList ModuleDict Sequential Identity Dropout Buffer"
+PLAIN_MODULES = frozenset(_HOLDERS.split())
+"""Classes of torch.nn that hold things and compute nothing."""
 
 INCLUDE_FOLDERS = (
     "torch/", "ATen/", "c10/", "cub/", "cuda/", "thrust/", "cutlass/", "cute/", "cooperative_groups",

@@ -6,18 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.names import Names, dotted
+from optimizer.evaluation.guard.arms import arms
+from optimizer.evaluation.guard.kept import Kept
+from optimizer.evaluation.guard.names import Function, Names, dotted
 from optimizer.evaluation.guard.python_rules import finding
-from optimizer.evaluation.guard.tables import TORCH_MOVES
+from optimizer.evaluation.guard.tables import COMPUTING_METHODS, PLAIN_MODULES, TORCH_MOVES
 
 _OUTSIDE = {"__init__", "get_inputs", "get_init_inputs", "__repr__", "extra_repr"}
-_FACTS = {"shape", "dtype", "device", "ndim", "is_cuda", "size", "numel", "dim", "stride", "is_contiguous", "training",
-          "element_size", "is_floating_point", "get_device", "type", "__name__"}  # fmt: skip
-"""What may be asked of an input without carrying its contents away."""
-_BLANK = (*sorted(_FACTS), "empty", "new_empty", "zeros", "new_zeros")
-"""Calls whose result holds nothing of their arguments' contents, by prefix."""
-_GROWERS = {"append", "extend", "insert", "update", "setdefault", "add", "appendleft", "register_buffer", "put"}
 _KERNEL_SOURCES = ("load_inline", "load")
+_TRITON = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit")
 
 
 def own_kernels(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
@@ -26,13 +23,17 @@ def own_kernels(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
         isinstance(node, ast.Call) and dotted(node.func, names).split(".")[-1] in _KERNEL_SOURCES
         for node in ast.walk(tree)
     )
-    triton = any(
-        dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, names).endswith("jit")
-        for function in names.functions.values()
-        for decorator in function.decorator_list
-    )
-    if not builds and not triton:
+    if not builds and not any(_is_triton(function, names) for function in names.every_function):
         yield finding("no_kernel", "the candidate has no kernel of its own", tree)
+
+
+def _is_triton(function: Function, names: Names) -> bool:
+    """Whether Triton compiles the function: everything in it happens on the device."""
+    for decorator in getattr(function, "decorator_list", []):
+        parts = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, names).split(".")
+        if any(".".join([root, *parts[1:]]).startswith(_TRITON) for root in names.modules_of(parts[0])):
+            return True
+    return False
 
 
 def reference_used(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
@@ -44,63 +45,117 @@ def reference_used(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 
 def fallbacks(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Torch operators that compute: inside a branch they are a fallback, elsewhere they are noted."""
+    modules, helpers = _torch_modules(tree, names), _torch_helpers(names)
     for function in called_functions(names):
-        branches = {
-            id(part) for node in ast.walk(function) if isinstance(node, (ast.If, ast.IfExp)) for part in _arms(node)
-        }
+        branches = {id(part) for arm in arms(function) for part in ast.walk(arm)}
+        parameters = {argument.arg for argument in function.args.args} - {"self", "cls"}
         for node in ast.walk(function):
             chain = compute_call(node, names)
-            if not chain:
-                continue
-            if id(node) in branches:
+            inside = id(node) in branches
+            if inside and not chain:
+                chain = _computing_method(node, parameters) or _called_part(node, names, modules, helpers)
+            chain = chain or _in_container(node, names)
+            if chain and (inside or isinstance(node, (ast.Dict, ast.List, ast.Tuple))):
                 yield finding("fallback", f"{chain} in a branch can stand in for the kernel", node)
-            else:
+            elif chain:
                 yield finding("torch_operators", f"{chain} is left to torch", node, fatal=False)
 
 
-def called_functions(names: Names) -> list[ast.FunctionDef]:
-    """Every function but constructors, input makers and Triton kernels."""
+def called_functions(names: Names) -> list[Function]:
+    """Every function but constructors, input makers and Triton kernels; lambdas are functions too."""
     return [
         function
-        for name, function in names.functions.items()
-        if name not in _OUTSIDE and not any("jit" in ast.unparse(item) for item in function.decorator_list)
+        for function in names.every_function
+        if getattr(function, "name", "") not in _OUTSIDE and not _is_triton(function, names)
     ]
-
-
-def _arms(node: ast.If | ast.IfExp) -> Iterator[ast.AST]:
-    arms = [*node.body, *node.orelse] if isinstance(node, ast.If) else [node.body, node.orelse]
-    for arm in arms:
-        yield from ast.walk(arm)
 
 
 def compute_call(node: ast.AST, names: Names) -> str:
     """The dotted name of a torch function or module that computes, or an empty string."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return "the @ operator"
-    if not isinstance(node, ast.Call):
-        return ""
-    parts = dotted(node.func, names).split(".")
-    root = names.module_of(parts[0])
-    if root is None:
-        return ""
-    full = [*root.split("."), *parts[1:]]
+    return _computing(node.func, names) if isinstance(node, ast.Call) else ""
+
+
+def _computing(node: ast.AST, names: Names) -> str:
+    parts = dotted(node, names).split(".")
+    found = (_computes([*root.split("."), *parts[1:]]) for root in names.modules_of(parts[0]))
+    return next(filter(None, found), "")
+
+
+def _computes(full: list[str]) -> str:
+    """A dotted name of torch's when calling it computes."""
     if full[0] != "torch" or full[-1] in TORCH_MOVES or full[1:2] == ["cuda"] or "library" in full or "init" in full:
         return ""
     if "ops" in full:
         return ".".join(full) if "aten" in full else ""
-    if "cpp_extension" in full or full[-1][:1].isupper():
+    if {"cpp_extension", "compiler", "jit"} & set(full) or full[-1][:1].isupper():
         return ""
     return ".".join(full)
 
 
+def _computing_method(node: ast.AST, parameters: set[str]) -> str:
+    """A computing method of an argument, such as ``x.softmax(-1)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    owner = node.func.value
+    of_argument = isinstance(owner, ast.Name) and owner.id in parameters
+    return f"{node.func.attr}()" if of_argument and node.func.attr in COMPUTING_METHODS else ""
+
+
+def _called_part(node: ast.AST, names: Names, modules: set[str], helpers: set[str]) -> str:
+    """A module of torch kept in ``self``, or a function of the candidate in which only torch works."""
+    if not isinstance(node, ast.Call):
+        return ""
+    parts = dotted(node.func, names).split(".")
+    if parts[0] == "self" and len(parts) == 2 and parts[1] in modules:
+        return ".".join(parts)
+    return parts[-1] if parts[-1] in helpers and parts[0] in (parts[-1], "self") else ""
+
+
+def _in_container(node: ast.AST, names: Names) -> str:
+    """Functions of torch from which one is chosen later."""
+    if not isinstance(node, (ast.Dict, ast.List, ast.Tuple)):
+        return ""
+    values = node.values if isinstance(node, ast.Dict) else node.elts
+    chains = (_computing(value, names) for value in values if isinstance(value, (ast.Attribute, ast.Name)))
+    return next((chain for chain in chains if chain and chain.split(".")[-1] in COMPUTING_METHODS), "")
+
+
+def _torch_modules(tree: ast.Module, names: Names) -> set[str]:
+    """Attributes that hold a module of torch's which computes."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        parts = dotted(node.value.func, names).split(".")
+        for root in names.modules_of(parts[0]):
+            full = ".".join([root, *parts[1:]])
+            if full.startswith("torch.nn.") and parts[-1][:1].isupper() and parts[-1] not in PLAIN_MODULES:
+                found |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+    return found
+
+
+def _torch_helpers(names: Names) -> set[str]:
+    """Functions of the candidate that call computing parts of torch and nothing of the candidate's own."""
+    found = set()
+    for function in names.every_function:
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        computes = any(compute_call(node, names) for node in ast.walk(function))
+        own = any(not names.modules_of(dotted(call.func, names).split(".")[0]) for call in calls)
+        if computes and not own and not isinstance(function, ast.Lambda):
+            found.add(function.name)
+    return found
+
+
 def kept_state(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing that depends on the inputs outlives a call."""
-    persistent = _module_level(tree) | set(names.functions) | set(names.classes)
+    persistent = _module_level(tree) | names.functions | set(names.classes)
     inner = _inside_functions(tree)
     for function in called_functions(names):
         kept = persistent | inner.get(function, set())
-        if function not in inner or inner[function]:
-            yield from _Kept(function, kept).findings()
+        if function not in inner or inner[function] or isinstance(function, ast.Lambda):
+            yield from Kept(function, kept).findings()
 
 
 def _module_level(tree: ast.Module) -> set[str]:
@@ -113,9 +168,9 @@ def _module_level(tree: ast.Module) -> set[str]:
     }
 
 
-def _inside_functions(tree: ast.Module) -> dict[ast.FunctionDef, set[str]]:
+def _inside_functions(tree: ast.Module) -> dict[Function, set[str]]:
     """Functions inside functions, each with those variables around it that live on: where it is handed out."""
-    found: dict[ast.FunctionDef, set[str]] = {}
+    found: dict[Function, set[str]] = {}
     for outer in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         returned = {
             node.value.id
@@ -141,75 +196,3 @@ def _assigned(function: ast.FunctionDef) -> set[str]:
             bound.add(node.id)
         waiting += ast.iter_child_nodes(node)
     return bound
-
-
-def _kept_defaults(function: ast.FunctionDef) -> set[str]:
-    """Arguments whose default is an object that lives as long as the function."""
-    arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)]
-    pairs += [(name, value) for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
-    return {name.arg for name, value in pairs if isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Call))}
-
-
-class _Kept:
-    """Follows what depends on the arguments through one function, in order of lines."""
-
-    def __init__(self, function: ast.FunctionDef, persistent: set[str]) -> None:
-        arguments = function.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        self._tainted = {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
-        self._roots = {"self", "cls"} | persistent | _kept_defaults(function)
-        self._function = function
-        self._globals = {
-            name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-        }
-
-    def findings(self) -> Iterator[GuardFinding]:
-        nodes = [node for node in ast.walk(self._function) if hasattr(node, "lineno")]
-        for _ in range(2):
-            for node in nodes:
-                self._learn(node)
-        for node in nodes:
-            if self._stores(node):
-                yield finding("cache", "a value that depends on the inputs is kept between calls", node)
-
-    def _learn(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and self._persists(node.value):
-            self._roots |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if self._depends(node.value):
-                for target in targets:
-                    self._tainted |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)} - {
-                        "self",
-                        "cls",
-                    }
-
-    def _stores(self, node: ast.AST) -> bool:
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            parts = [part for target in targets for part in getattr(target, "elts", [target])]
-            return self._depends(node.value) and any(self._persists(part) for part in parts)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _GROWERS:
-            values = [*node.args, *(keyword.value for keyword in node.keywords)]
-            return self._persists(node.func) and any(self._depends(value) for value in values)
-        return False
-
-    def _persists(self, target: ast.expr) -> bool:
-        if isinstance(target, ast.Name):
-            return target.id in self._globals
-        node: ast.AST = target
-        while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
-            node = node.value
-        return isinstance(node, ast.Name) and node.id in self._roots
-
-    def _depends(self, value: ast.AST) -> bool:
-        """Whether the contents of an argument can be in the value; shapes and types do not count."""
-        if isinstance(value, ast.Attribute) and value.attr in _FACTS:
-            return False
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr.startswith(_BLANK):
-            return False
-        if isinstance(value, ast.Name):
-            return value.id in self._tainted
-        return any(self._depends(child) for child in ast.iter_child_nodes(value))
