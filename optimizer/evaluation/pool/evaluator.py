@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from artifacts.errors import UnavailableError
 from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.evaluation.pool.folder import PoolFolder, file_time
+from optimizer.evaluation.pool.folder import PoolFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class PoolEvaluator:
     def __init__(self, path: Path, settings: PoolSettings | None = None) -> None:
         self._pool = PoolFolder(path)
         self._settings = settings or PoolSettings()
-        self._probe = path / "workers" / f".clock-{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._delivered: set[str] = set()
         self._waiting: set[str] = set()
@@ -85,7 +83,6 @@ class PoolEvaluator:
             for key in self._delivered:
                 self._pool.forget(key)
             self._waiting, self._delivered = set(), set()
-        self._probe.unlink(missing_ok=True)
 
     def _arrived(self, sent: dict[str, list[EvaluationJob]]) -> Iterator[tuple[str, Measurement]]:
         for key in list(sent):
@@ -106,7 +103,7 @@ class PoolEvaluator:
             if time.monotonic() - self._repaired < self._pool.lease_s / 8:
                 return
             self._repaired = time.monotonic()
-        now = file_time(self._probe)
+        now = self._pool.now()
         self._pool.repair(now)
         there = self._pool.known(set(sent))
         for key in set(sent) - there:
@@ -121,19 +118,14 @@ def device_name(path: Path, backend: str, *, patience_s: float = 60.0) -> str:
     Raises:
         UnavailableError: there is none.
     """
-    pool, probe = PoolFolder(path), path / "workers" / f".clock-{secrets.token_hex(4)}"
-    end = time.monotonic() + patience_s
-    try:
-        while True:
-            for card in pool.living(file_time(probe)):
-                with suppress(KeyError):
-                    return card.devices[backend]
-            if time.monotonic() > end:
-                break
-            time.sleep(0.5)
-    finally:
-        probe.unlink(missing_ok=True)
-    raise UnavailableError(
-        f"no worker serves {path} with backend {backend}",
-        f"start one (python -P -m optimizer.evaluation.worker --pool {path}), or give --device",
-    )
+    pool, end = PoolFolder(path), time.monotonic() + patience_s
+    while True:
+        for card in pool.living(pool.now()):
+            with suppress(KeyError):
+                return card.devices[backend]
+        if time.monotonic() > end:
+            raise UnavailableError(
+                f"no worker serves {path} with backend {backend}",
+                f"start one (python -P -m optimizer.evaluation.worker --pool {path}), or give --device",
+            )
+        time.sleep(0.5)

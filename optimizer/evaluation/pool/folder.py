@@ -8,8 +8,8 @@
     DIR/results/KEY.json       measurements, the first one of a job wins
     DIR/workers/WORKER.json    who works; its modification time is its heartbeat
 
-A lease lasts as long as its worker's heartbeat. Times are those of the file system, asked for by touching a file of
-one's own, so clocks of hosts need not agree.
+A lease lasts as long as its worker's heartbeat. Times are those of the file system, asked for by making a file without
+a name, so clocks of hosts need not agree and whoever is killed leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ LEASE_S = 120.0
 ATTEMPTS = 3
 KEEP_S = 7 * 86400.0
 """Results that nobody fetched are kept this long."""
+PART_S = 3600.0
+"""Whoever began a file this long ago and has not finished it was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +91,8 @@ class PoolFolder:
 
     def known(self, keys: set[str]) -> set[str]:
         """Those of ``keys`` that wait or are being worked on."""
-        waiting = {entry.key for entry in _entries(self._jobs)}  # in this order: a job moves from here to there
-        return keys & (waiting | {entry.key for entry in _entries(self._leases)})
+        there_and_back = (self._jobs, self._leases, self._jobs)  # a job may move while we look
+        return keys & {entry.key for folder in there_and_back for entry in _entries(folder)}
 
     def claim(self, worker: str, backends: Sequence[str]) -> tuple[Entry, str] | None:
         """Take the oldest job of one of ``backends``; its entry and its text, or None when nothing waits."""
@@ -153,6 +156,10 @@ class PoolFolder:
             _write(path, encode(card))
         return _modified(path) or 0.0
 
+    def now(self) -> float:
+        """The time of the file system."""
+        return file_time(self._workers)
+
     def leave(self, worker: str) -> None:
         """Take a worker off the list; what it still holds goes to others at once."""
         (self._workers / f"{worker}.json").unlink(missing_ok=True)
@@ -177,11 +184,11 @@ class PoolFolder:
         return len(orphans)
 
     def sweep(self, now: float) -> None:
-        """Delete results that nobody fetched for a week, and half-written files."""
+        """Delete results that nobody fetched for a week, and what killed processes had half written."""
         for folder in (self._jobs, self._results, self._workers):
             for path in folder.iterdir():
-                old = now - (_modified(path) or now) > KEEP_S
-                if old and (folder is self._results or path.name.startswith(".")):
+                keep_s = PART_S if path.name.startswith(".") else KEEP_S
+                if now - (_modified(path) or now) > keep_s and (keep_s == PART_S or folder is self._results):
                     path.unlink(missing_ok=True)
 
     def _retry(self, entry: Entry) -> None:
@@ -203,10 +210,10 @@ class PoolFolder:
                 yield path, decode(Card, json.loads(path.read_text(encoding="utf-8")))
 
 
-def file_time(probe: Path) -> float:
-    """Now, by the clock of the file system that holds ``probe``."""
-    probe.touch()
-    return probe.stat().st_mtime
+def file_time(folder: Path) -> float:
+    """Now, by the clock of the file system that holds ``folder``."""
+    with tempfile.TemporaryFile(dir=folder, prefix=".clock-") as probe:
+        return os.fstat(probe.fileno()).st_mtime
 
 
 def _entries(folder: Path) -> list[Entry]:

@@ -13,8 +13,9 @@ from artifacts.errors import UnavailableError
 from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from optimizer.evaluation.job import EvaluationJob
+from optimizer.evaluation.pool import folder as folder_module
 from optimizer.evaluation.pool.entry import Entry, job_key
-from optimizer.evaluation.pool.folder import ATTEMPTS, KEEP_S, Card, PoolFolder, file_time
+from optimizer.evaluation.pool.folder import ATTEMPTS, KEEP_S, PART_S, Card, PoolFolder, file_time
 
 
 def job(name: str, backend: str = "cpu") -> EvaluationJob:
@@ -152,6 +153,26 @@ def test_giving_back_counts_no_loss(pool: PoolFolder) -> None:
     assert [name.endswith(".0") for name in names(pool, "jobs")] == [True]
 
 
+def test_a_job_that_is_given_back_while_somebody_looks_is_seen(
+    pool: PoolFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = pool.submit(job("a"))
+    held = pool.claim("w", ["cpu"])
+    assert held is not None
+    looks: list[Path] = []
+
+    def look(folder: Path) -> list[Entry]:
+        found = entries(folder)
+        if not looks:
+            pool.give_back(held[0])  # after a look at what waits, before one at what is held
+        looks.append(folder)
+        return found
+
+    entries = folder_module._entries
+    monkeypatch.setattr(folder_module, "_entries", look)
+    assert pool.known({key}) == {key}
+
+
 def test_half_written_files_are_nobodys_job(pool: PoolFolder) -> None:
     (pool.path / "jobs" / ".cpu.abc.0-1234").write_text("{", encoding="utf-8")
     assert pool.claim("w", ["cpu"]) is None
@@ -165,6 +186,16 @@ def test_results_that_nobody_fetched_go_after_a_week(pool: PoolFolder) -> None:
     os.utime(pool.path / "results" / "old.json", (now - KEEP_S - 1, now - KEEP_S - 1))
     pool.sweep(now)
     assert names(pool, "results") == ["new.json"]
+
+
+def test_what_a_killed_process_had_half_written_goes_after_an_hour(pool: PoolFolder) -> None:
+    now = pool.now()
+    for age, name in ((PART_S + 60, ".old"), (0, ".new")):
+        path = pool.path / "jobs" / name
+        path.touch()
+        os.utime(path, (now - age, now - age))
+    pool.sweep(now)
+    assert names(pool, "jobs") == [".new"]
 
 
 def test_the_first_side_decides_how_long_a_lease_is(pool: PoolFolder) -> None:
@@ -184,5 +215,6 @@ def test_a_file_is_no_pool(tmp_path: Path) -> None:
 
 
 def test_now_is_what_the_file_system_says(tmp_path: Path) -> None:
-    first = file_time(tmp_path / ".probe")
-    assert file_time(tmp_path / ".probe") >= first
+    first = file_time(tmp_path)
+    (tmp_path / "later").touch()
+    assert first <= (tmp_path / "later").stat().st_mtime <= file_time(tmp_path)
