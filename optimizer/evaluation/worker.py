@@ -7,13 +7,18 @@ A pool is a folder that several hosts see; start one worker a GPU: ``--pool DIR 
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of our imports would help nobody
+
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, HtamError
@@ -23,6 +28,9 @@ from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.local import LocalEvaluator, LocalSettings
 from optimizer.evaluation.pool.folder import PoolFolder
 from optimizer.evaluation.pool.serving import PoolWorker
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 def read_jobs(path: Path) -> list[EvaluationJob]:
@@ -107,6 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HtamError as problem:
         sys.stderr.write(f"worker: {problem}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("worker: interrupted; what is measured is kept, the rest is left to the next worker\n")
+        return INTERRUPTED
 
 
 def _run(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
@@ -124,25 +135,40 @@ def _run(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
 
 
 def _serve(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
-    """Serve a pool until a signal: the first one lets what is under way finish, a second one drops it."""
+    """Serve a pool until a signal: the first one lets what is under way finish, a second one gives it back."""
     lent = devices_of(options.backend, devices)
     pool = PoolFolder(options.pool)
     evaluator = LocalEvaluator(options.builders, LocalSettings(devices=devices, cache=options.cache))
-    lanes = options.builders or os.cpu_count() or 1
-    worker = PoolWorker(pool, evaluator, lent, lanes=lanes, idle_s=options.idle_s)
-
-    def stop(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        worker.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     try:
+        lanes = options.builders or os.cpu_count() or 1
+        worker = PoolWorker(pool, evaluator, lent, lanes=lanes, idle_s=options.idle_s)
+        ending = _Ending(worker)
         worker.serve()
     finally:
         evaluator.close()
-    return 0
+    return INTERRUPTED if ending.asked == signal.SIGINT else 0
+
+
+class _Ending:
+    """Ends a worker of a pool in order when a signal asks for it, and at once when there is nothing to finish."""
+
+    def __init__(self, worker: PoolWorker) -> None:
+        self._worker = worker
+        self.asked = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._worker.stop()
+        if self.asked or (number == signal.SIGINT and not self._worker.busy):
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(each, signal.SIG_DFL)  # nothing is left to do but to end
+            raise KeyboardInterrupt
+        self.asked = number
+        if self._worker.busy:
+            sys.stderr.write(f"worker: {self._worker.busy} under way to be finished; a second signal gives them back\n")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -53,9 +53,15 @@ class PoolWorker:
         self._lanes = lanes
         self._idle_s = idle_s
         self._stop = threading.Event()
-        self._last = time.monotonic()
-        self._busy = 0
+        self._last = 0.0
+        self._held: set[Entry] = set()
+        self._dropped = False
         self._lock = threading.Lock()
+
+    @property
+    def busy(self) -> int:
+        """Jobs under way."""
+        return len(self._held)
 
     def stop(self) -> None:
         """Claim nothing new; what is under way is finished and published."""
@@ -66,19 +72,28 @@ class PoolWorker:
 
         Raises:
             UnavailableError: the evaluator cannot work; its jobs are back in the queue.
+            KeyboardInterrupt: raised by a signal handler; what was under way is back in the queue, and its results
+                will not be published. Close the evaluator, which may still be at work.
         """
         now = self._pool.beat(self.card)
         try:
             self._require_same_devices(now)
             self._pool.sweep(now)
             list(self._evaluator.evaluate(()))  # starts its processes once, before the lanes do it all at a time
-            with ThreadPoolExecutor(self._lanes, thread_name_prefix="lane") as threads:
+            threads = ThreadPoolExecutor(self._lanes, thread_name_prefix="lane")
+            try:
                 self._watch([threads.submit(self._lane) for _ in range(self._lanes)])
+            except KeyboardInterrupt:
+                self._drop()
+                raise
+            finally:
+                threads.shutdown(wait=not self._dropped)
         finally:
             self._pool.leave(self.card.worker)
 
     def _watch(self, lanes: Sequence[Future[None]]) -> None:
         """Send heartbeats and return what others lost until all lanes have ended."""
+        self._last = time.monotonic()  # what came before was no idleness
         try:
             while not all(lane.done() for lane in lanes):
                 self._pool.repair(self._pool.beat(self.card))
@@ -91,8 +106,15 @@ class PoolWorker:
         for lane in lanes:
             lane.result()
 
+    def _drop(self) -> None:
+        """Give back what is under way without waiting for it."""
+        with self._lock:
+            self._dropped = True
+            for held in self._held:
+                self._pool.give_back(held)
+
     def _stop_when_idle(self) -> None:
-        if self._idle_s is not None and not self._busy and time.monotonic() - self._last > self._idle_s:
+        if self._idle_s is not None and not self._held and time.monotonic() - self._last > self._idle_s:
             self.stop()
 
     def _lane(self) -> None:
@@ -101,6 +123,8 @@ class PoolWorker:
                 claimed = self._pool.claim(self.card.worker, tuple(self.card.devices))
                 if claimed is None:
                     self._stop.wait(POLL_S)
+                elif self._dropped:
+                    self._pool.give_back(claimed[0])
                 else:
                     self._do(*claimed)
         finally:
@@ -108,8 +132,10 @@ class PoolWorker:
 
     def _do(self, held: Entry, text: str) -> None:
         with self._returning(held):
-            self._pool.publish(held.key, self._measured(text))
-            self._pool.release(held)
+            measurement = self._measured(text)
+            if not self._dropped:  # else the evaluator was ended while it was at it
+                self._pool.publish(held.key, measurement)
+                self._pool.release(held)
 
     def _measured(self, text: str) -> Measurement:
         try:
@@ -123,7 +149,7 @@ class PoolWorker:
     def _returning(self, held: Entry) -> Iterator[None]:
         """Give the job back when anything keeps it from being finished."""
         with self._lock:
-            self._busy += 1
+            self._held.add(held)
         try:
             yield
         except BaseException:
@@ -131,7 +157,7 @@ class PoolWorker:
             raise
         finally:
             with self._lock:
-                self._busy -= 1
+                self._held.discard(held)
                 self._last = time.monotonic()
 
     def _require_same_devices(self, now: float) -> None:

@@ -186,8 +186,9 @@ def main() -> None:
     preload()
     gc.collect()
     gc.freeze()  # what the imports made: no child need look at it, nor copy its pages, to collect its own
-    control.send({"ready": True})
-    Server(control).serve()
+    with contextlib.suppress(ChannelClosedError):  # whoever started this was ended while it imported
+        control.send({"ready": True})
+        Server(control).serve()
 
 
 if __name__ == "__main__":

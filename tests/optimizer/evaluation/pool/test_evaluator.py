@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from optimizer.evaluation.pool.folder import PoolFolder
 from optimizer.evaluation.pool.serving import PoolWorker
 
 CPU = Device(backend="cpu", index=0, name="cpu", key="cpu")
-QUICK = PoolSettings(poll_s=0.01, patience_s=30.0)
+QUICK = PoolSettings(poll_s=0.01, patience_s=600.0)
 
 
 class Scripted:
@@ -28,10 +29,13 @@ class Scripted:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.hold: threading.Event | None = None
 
     def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
         for job in jobs:
             self.asked.append(job.job_id)
+            if self.hold is not None:
+                self.hold.wait()
             if "unavailable" in job.candidate_source:
                 raise UnavailableError("the device is gone")
             outcome = Outcome.INFRA_ERROR if "flaky" in job.candidate_source else Outcome.WRONG_RESULT
@@ -47,7 +51,7 @@ def job(name: str, source: str = "b") -> EvaluationJob:
 
 @contextmanager
 def serving(path: Path, evaluator: Scripted) -> Iterator[PoolWorker]:
-    worker = PoolWorker(PoolFolder(path, lease_s=5.0), evaluator, [CPU], lanes=2)
+    worker = PoolWorker(PoolFolder(path, lease_s=600.0), evaluator, [CPU], lanes=2)
     thread = threading.Thread(target=worker.serve)
     thread.start()
     try:
@@ -55,6 +59,45 @@ def serving(path: Path, evaluator: Scripted) -> Iterator[PoolWorker]:
     finally:
         worker.stop()
         thread.join()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what comes, however slow the machine is."""
+    end = time.monotonic() + 600
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_worker_that_is_idle_for_long_enough_leaves(tmp_path: Path) -> None:
+    PoolWorker(PoolFolder(tmp_path), Scripted(), [CPU], lanes=2, idle_s=0.0).serve()
+    assert list((tmp_path / "workers").iterdir()) == []
+
+
+def test_a_worker_that_is_interrupted_gives_back_what_it_has_and_publishes_nothing_more(tmp_path: Path) -> None:
+    pool, scripted, let_go = PoolFolder(tmp_path), Scripted(), threading.Event()
+    scripted.hold = let_go
+    key = pool.submit(job("a"))
+    worker = PoolWorker(pool, scripted, [CPU], lanes=2)
+
+    def interrupt() -> None:
+        until(lambda: worker.busy and scripted.asked)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.serve()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    left = {name: len(list((tmp_path / name).iterdir())) for name in ("jobs", "leases", "workers")}
+    assert left == {"jobs": 1, "leases": 0, "workers": 0}
+    let_go.set()
+    until(lambda: not worker.busy)
+    assert not pool.has_result(key)
 
 
 def test_results_wait_for_a_search_that_was_killed_and_are_gone_once_it_has_closed(tmp_path: Path) -> None:
@@ -92,7 +135,8 @@ def test_a_job_of_another_version_is_answered_and_not_fatal(tmp_path: Path) -> N
     pool = PoolFolder(tmp_path)
     key = pool.submit(job("a"))
     (tmp_path / "jobs" / f"cpu.{key}.0").write_text('{"new_field": 1}', encoding="utf-8")
-    PoolWorker(pool, Scripted(), [CPU], lanes=1, idle_s=0.3).serve()
+    with serving(tmp_path, Scripted()):
+        until(lambda: pool.has_result(key))
     found = pool.result(key)
     assert found is not None
     assert (found.outcome, "same version" in found.error) == (Outcome.INFRA_ERROR, True)
@@ -122,6 +166,14 @@ def test_closing_withdraws_what_nobody_has_begun(tmp_path: Path) -> None:
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
+def test_a_search_that_was_killed_leaves_its_jobs_and_nothing_else(tmp_path: Path) -> None:
+    killed = PoolEvaluator(tmp_path, PoolSettings(poll_s=0.01, patience_s=0.0))
+    with pytest.raises(UnavailableError):
+        list(killed.evaluate([job("a")]))
+    left = sorted(path.parent.name for path in tmp_path.rglob("*") if path.is_file() and path.parent != tmp_path)
+    assert left == ["jobs"]  # it never closed
+
+
 def test_closing_ends_a_wait_in_another_thread(tmp_path: Path) -> None:
     evaluator = PoolEvaluator(tmp_path, QUICK)
     ended: list[str] = []
@@ -134,10 +186,9 @@ def test_closing_ends_a_wait_in_another_thread(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not list((tmp_path / "jobs").iterdir()):
-        time.sleep(0.01)
+    until(lambda: any((tmp_path / "jobs").glob("cpu.*")))
     evaluator.close()
-    thread.join(20)
+    thread.join(600)
     assert ended == ["the evaluator was closed"]
 
 
@@ -147,11 +198,10 @@ def test_a_folder_that_was_emptied_is_filled_again(tmp_path: Path) -> None:
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.extend(name for name, _ in evaluator.evaluate([job("a")])))
     thread.start()
-    while not (waiting := list((tmp_path / "jobs").glob("cpu.*"))):
-        time.sleep(0.01)
-    waiting[0].unlink()
+    until(lambda: any((tmp_path / "jobs").glob("cpu.*")))
+    next((tmp_path / "jobs").glob("cpu.*")).unlink()
     with serving(tmp_path, Scripted()):
-        thread.join(20)
+        thread.join(600)
     assert found == ["a"]
 
 
