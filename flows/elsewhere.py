@@ -1,23 +1,29 @@
 """One tuning run a flow run in a Prefect work pool: what the workers of GPU hosts pull, and how the suite waits for it.
 
-All hosts see the run directories. A run says that it lives by touching a file there, because a host that is lost
-cannot tell the Prefect server, which would show its flow run as running for ever.
+All hosts see the run directories. A host that is lost cannot tell the Prefect server, which would show its flow run as
+running for ever, so a file beside the run directory says that a flow run lives: the suite makes it, the flow run
+touches it. When it grows old the suite deletes it, and a flow run that was only slow then knows that another has its
+task.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
+import httpx
 from prefect import flow, task
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import StateType
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import State, StateType
 from prefect.deployments import run_deployment
 from prefect.states import Crashed
 
@@ -27,26 +33,45 @@ from flows.engine import RETRY
 from flows.notify import HOOKS
 from flows.stages import STAGE
 from flows.suite import SuiteEntry, optimize_words
+from optimizer.evaluation.pool.folder import file_time
 
 BEAT_S = 5.0
+LOOK_S = 1.0
 LOST_S = 120.0
 """Longer than a network file system may show an old modification time."""
+START_S = 600.0
+"""A worker that has claimed a flow run may take this long to bring its process up."""
 
 
 @flow(name="optimize-one", flow_run_name="{task_id}", **HOOKS)
 def optimize_one(
-    task_id: str, path: str, run: str, options: dict[str, str], folder: str, timeout_s: float | None = None
-) -> None:
+    task_id: str,
+    path: str,
+    run: str,
+    options: dict[str, str],
+    folder: str,
+    alive: str,
+    timeout_s: float | None = None,
+) -> State[Any] | None:
     """Run or go on with one task on the host of a worker; where it stands is left beside its run directory.
 
     Args:
         folder: directory that relative paths refer to.
+        alive: file to touch for as long as this lives; once it is gone, the task is another's.
+
+    Returns:
+        A crash when something was lost that a second try may find.
     """
     entry = SuiteEntry(task_id=task_id, path=path, run=run)
     place = Path(folder) / run
-    with _beating(place.with_name(f"{place.name}.alive")):
-        out = htam(optimize_words(entry, options), Path(f"{place}.log"), timeout_s=timeout_s, folder=Path(folder))
-    place.with_name(f"{place.name}.json").write_text(out, encoding="utf-8")
+    try:
+        with _beating(Path(folder) / alive) as lost, _alone(place, lost):
+            words = optimize_words(entry, options)
+            out = htam(words, Path(f"{place}.log"), timeout_s=timeout_s, folder=Path(folder), stop=lost)
+            place.with_name(f"{place.name}.json").write_text(out, encoding="utf-8")
+    except (ConnectionError, TimeoutError) as problem:
+        return Crashed(message=str(problem))
+    return None
 
 
 @task(name="optimize-elsewhere", task_run_name="{entry.task_id}", **STAGE, **RETRY)
@@ -59,62 +84,107 @@ def optimize_elsewhere(
         ConnectionError: its host was lost, or the flow run crashed or was cancelled; a second try goes on elsewhere.
         HtamError: it failed.
     """
-    parameters: dict[str, Any] = {"task_id": entry.task_id, "path": entry.path, "run": entry.run}
-    parameters |= {"options": dict(options), "folder": str(Path.cwd()), "timeout_s": timeout_s}
-    flow_run: Any = run_deployment(deployment, parameters=parameters, timeout=0)
     run = Path(entry.run)
-    _wait(flow_run.id, run.with_name(f"{run.name}.alive"), lost_s)
+    alive = run.with_name(f"{run.name}.{secrets.token_hex(4)}.alive")
+    parameters: dict[str, Any] = {"task_id": entry.task_id, "path": entry.path, "run": entry.run, "alive": str(alive)}
+    parameters |= {"options": dict(options), "folder": str(Path.cwd()), "timeout_s": timeout_s}
+    alive.parent.mkdir(parents=True, exist_ok=True)
+    alive.touch()
+    try:
+        flow_run: Any = run_deployment(deployment, parameters=parameters, timeout=0)
+        _wait(flow_run.id, alive, lost_s)
+    finally:
+        alive.unlink(missing_ok=True)
     standing: dict[str, Any] = json.loads(run.with_name(f"{run.name}.json").read_text(encoding="utf-8"))
     return standing
 
 
 def _wait(flow_run: UUID, alive: Path, lost_s: float) -> None:
-    begun: float | None = None
+    """Wait until the flow run has completed; while it waits for a worker, and at each new state, nothing is wrong."""
+    known = StateType.SCHEDULED
     with get_client(sync_client=True) as client:
-        while True:
-            state = client.read_flow_run(flow_run).state
-            kind = state.type if state is not None else StateType.SCHEDULED
-            if kind is StateType.COMPLETED:
-                return
-            if kind is StateType.FAILED:
-                raise HtamError(f"the run on another host failed: {state.message if state else ''}", f"see {alive}")
-            if kind in (StateType.CRASHED, StateType.CANCELLED):
-                raise ConnectionError(f"the run on another host ended as {kind.value.lower()}")
-            if kind is StateType.RUNNING:
-                begun = begun or time.monotonic()
-                if time.monotonic() - begun > lost_s and _age(alive) > lost_s:
+        while (kind := _kind(client, flow_run, alive) or known) is not StateType.COMPLETED:
+            if kind is StateType.SCHEDULED or kind is not known:
+                alive.touch()
+            elif _age(alive) > (lost_s if kind is StateType.RUNNING else max(lost_s, START_S)):
+                with suppress(httpx.HTTPError):
                     client.set_flow_run_state(flow_run, Crashed(message="its host was lost"), force=True)
-                    raise ConnectionError("the host of the run was lost")
+                raise ConnectionError("the host of the run was lost")
+            known = kind
             time.sleep(min(BEAT_S, lost_s / 4))
+
+
+def _kind(client: SyncPrefectClient, flow_run: UUID, alive: Path) -> StateType | None:
+    """What the flow run is doing; None when the server does not answer, which says nothing of the run."""
+    try:
+        state = client.read_flow_run(flow_run).state
+    except (httpx.TransportError, httpx.HTTPStatusError):
+        return None
+    kind = state.type if state is not None else StateType.SCHEDULED
+    if kind is StateType.FAILED:
+        raise HtamError(f"the run on another host failed: {state.message if state else ''}", f"see {alive.parent}")
+    if kind in (StateType.CRASHED, StateType.CANCELLED):
+        raise ConnectionError(f"the run on another host ended as {kind.value.lower()}")
+    return kind
 
 
 def _age(alive: Path) -> float:
     """Seconds since the last sign of life, by the clock of the file system."""
-    probe = alive.with_suffix(".now")
-    probe.parent.mkdir(parents=True, exist_ok=True)
-    probe.touch()
-    now = probe.stat().st_mtime
-    probe.unlink(missing_ok=True)
-    return now - alive.stat().st_mtime if alive.exists() else float("inf")
+    with suppress(FileNotFoundError):
+        return file_time(alive.parent) - alive.stat().st_mtime
+    return float("inf")
 
 
 @contextmanager
-def _beating(alive: Path) -> Iterator[None]:
-    """Touch ``alive`` every few seconds."""
-    alive.parent.mkdir(parents=True, exist_ok=True)
-    stop = threading.Event()
+def _beating(alive: Path) -> Iterator[threading.Event]:
+    """Touch ``alive`` every few seconds; the event is set once it is gone.
+
+    Raises:
+        ConnectionError: it is gone already.
+    """
+    lost, done = threading.Event(), threading.Event()
 
     def beat() -> None:
-        while True:
-            alive.touch()
-            if stop.wait(BEAT_S):
-                return
+        while not done.wait(BEAT_S) and not lost.is_set():
+            with suppress(OSError):  # a file system that is away for a moment
+                _touch(alive, lost)
 
+    _touch(alive, lost)
+    if lost.is_set():
+        raise ConnectionError("the task was given to another host")
     thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
     thread.start()
     try:
-        yield
+        yield lost
     finally:
-        stop.set()
+        done.set()
         thread.join()
-        alive.unlink(missing_ok=True)
+
+
+def _touch(alive: Path, lost: threading.Event) -> None:
+    try:
+        os.utime(alive)
+    except FileNotFoundError:
+        lost.set()
+
+
+@contextmanager
+def _alone(place: Path, lost: threading.Event) -> Iterator[None]:
+    """Wait for a host that had the task before and is only slow: two must not write to one run directory.
+
+    Raises:
+        ConnectionError: the task was given to another host meanwhile.
+    """
+    with Path(f"{place}.log").open("ab") as file:
+        while not _locked(file):
+            if lost.wait(LOOK_S):
+                raise ConnectionError("the task was given to another host")
+        yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

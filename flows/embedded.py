@@ -25,7 +25,8 @@ class LeashedServer(SubprocessASGIServer):
             "PREFECT__SERVER_FINAL": "1",
             **get_current_settings().to_environment_variables(exclude_unset=True),
         }
-        return subprocess.Popen(leashed_command("uvicorn", words), env=environment)
+        # Ctrl-C at a terminal reaches a whole process group: a flow can only end in order while its server lives.
+        return subprocess.Popen(leashed_command("uvicorn", words), env=environment, start_new_session=True)
 
 
 def leashed_server() -> SubprocessASGIServer:

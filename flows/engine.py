@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +94,19 @@ def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters
         if settings.runner != "threads":  # else each worker process starts a server of its own and leaves it behind
             server.start()
             changed[PREFECT_API_URL] = server.api_url
-    with temporary_settings(changed):
+    with temporary_settings(changed), _no_child_left():
         return flow.with_options(task_runner=task_runner(settings))(*args, **parameters)
+
+
+@contextmanager
+def _no_child_left() -> Iterator[None]:
+    """End worker processes on Ctrl-C: those of a pool take it for the failure of a task and wait for the next one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
 
 
 def is_infrastructure(error: BaseException) -> bool:

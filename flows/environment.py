@@ -12,7 +12,7 @@ DEFAULTS = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "htam",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a busy machine needs more than the usual 20
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # a busy machine needs more than the usual 20
 }
 """Set where the user set nothing: no telemetry, our own log lines on Prefect's page of a run, patience at start."""
 
@@ -34,5 +34,6 @@ def keep_home_in(folder: Path) -> None:
         os.environ["PREFECT_HOME"] = str(folder.absolute())
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_SERVER_LEVEL", "CRITICAL")  # it is cut off at exit and complains at length
+    os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_ENABLED", "false")
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)  # no setting reaches it; it counts what is left at exit

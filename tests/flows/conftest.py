@@ -1,5 +1,8 @@
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +30,45 @@ def private_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs them all: each process pays once for a Prefect server."""
+    """One process runs them all, as each pays once for a Prefect server; a loaded machine takes minutes for a start."""
     for item in items:
         if "tests/flows" in str(item.path):
             item.add_marker(pytest.mark.xdist_group("prefect"))
+            item.add_marker(pytest.mark.timeout(1500))
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    """Waits for a condition; the limit is for what will never happen, not for slow machines."""
+
+    def wait(condition: Callable[[], Any], what: Callable[[], object] = str, limit_s: float = 600.0) -> None:
+        end = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < end, what()
+            time.sleep(0.1)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def processes_that_mention() -> Callable[[str], dict[int, str]]:
+    """Words of the living processes with a text among them or in their environment, without this one.
+
+    Just after its start a process may show neither yet, so wait for those that should be there.
+    """
+
+    def found(text: str) -> dict[int, str]:
+        there = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes()
+                if int(folder.name) != os.getpid() and text.encode() in words + (folder / "environ").read_bytes():
+                    there[int(folder.name)] = words.replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return there
+
+    return found
 
 
 IDEAS = (

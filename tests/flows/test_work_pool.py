@@ -6,15 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from artifacts.measurement import Measurement
+from artifacts.outcome import Outcome
 from artifacts.runlog import RunLog
 from flows.server import address, free_port, running
+from optimizer.evaluation.pool.folder import Card, PoolFolder
 
 ROOT = Path(__file__).parents[2]
 TASKS = [str(ROOT / "examples/tasks/cpu" / name) for name in ("row_softmax.py", "rms_norm.py")]
@@ -30,34 +33,57 @@ from flows.serving import Deployment
 given = json.loads(sys.argv[1])
 hand_over(Deployment(name="gpus", flow="optimize-one", parameters={}, work_pool="gpus"))
 settings = engine.EngineSettings(workers=4)
-done = engine.run(optimize_suite, settings, **given, deployment="optimize-one/gpus", lost_s=8.0)
+done = engine.run(optimize_suite, settings, **given, deployment="optimize-one/gpus", lost_s=3600.0)
 print(json.dumps(done))
+"""
+STATES = """
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    for run in client.read_flow_runs():
+        print(run.id, run.name, run.state_name, run.state.timestamp, run.state.message)
 """
 
 
+@dataclass(frozen=True)
+class House:
+    """A server, and what is started beside it; all streams go to files."""
+
+    base: Path
+    environment: dict[str, str]
+
+    @contextmanager
+    def started(self, name: str, *words: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process with its group, of which nothing is left."""
+        with (self.base / f"{name}.out").open("wb") as out, (self.base / "log").open("ab") as log:
+            environment, command = self.environment | variables, [sys.executable, "-P", *words]
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=log, start_new_session=True)
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def worker(self, number: int) -> tuple[str, ...]:
+        """Words of one worker of the work pool."""
+        return ("-m", "prefect", "worker", "start", "--pool", "gpus", "--type", "process", "--name", f"gpu-{number}")
+
+    def story(self) -> str:
+        """What one wants to read when a test failed."""
+        asked = subprocess.run([sys.executable, "-c", STATES], env=self.environment, capture_output=True, text=True)
+        files = [*sorted(self.base.glob("*.out")), self.base / "log", self.base / "server" / "server.log"]
+        texts = [f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}" for path in files]
+        return "\n".join([f"load {os.getloadavg()}", asked.stdout, asked.stderr[-1000:], *texts])
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What a process needs to reach a server of our own."""
+def house(tmp_path: Path) -> Iterator[House]:
     port = free_port()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    quick = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_LOGGING_LEVEL": "WARNING"}
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_LOGGING_LEVEL": "INFO"}
     with running(tmp_path / "server", port=port):
-        yield clean | quick | {"PREFECT_API_URL": address(port), "PREFECT_HOME": str(tmp_path / "home")}
-
-
-def start_worker(name: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", "gpus", "--type", "process"]
-    own = environment | {"CUDA_VISIBLE_DEVICES": name[-1]}
-    with log.open("ab") as file:
-        words = [*command, "--name", name, "--limit", "1"]
-        return subprocess.Popen(words, env=own, stdout=file, stderr=file, start_new_session=True)
-
-
-def until(condition: Callable[[], Any], what: Callable[[], str], limit_s: float = 150.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.2)
+        ours = {"PREFECT_API_URL": address(port), "PREFECT_HOME": str(tmp_path / "home"), "DO_NOT_TRACK": "1"}
+        yield House(tmp_path, clean | quick | ours)
 
 
 def group_of(mark: str, among: list[int]) -> int:
@@ -76,52 +102,69 @@ def group_of(mark: str, among: list[int]) -> int:
     return 0
 
 
-@pytest.mark.timeout(290)
-def test_tasks_of_a_lost_worker_are_done_by_the_other(tmp_path: Path, environment: dict[str, str]) -> None:
-    pool, log = tmp_path / "pool", tmp_path / "log"
+def test_tasks_of_a_lost_worker_are_done_by_the_other(tmp_path: Path, house: House, until: Callable[..., None]) -> None:
+    pool = tmp_path / "pool"
     options = {"arm": "feedback", "llm": f"replay:{CASSETTE}", "steps": "1", "seed": "1", "evaluator": f"pool:{pool}"}
-    given = {"tasks": TASKS, "runs": str(tmp_path / "runs"), "options": options}
-    with log.open("ab") as file:
-        command = [sys.executable, "-P", "-c", SUITE, json.dumps(given)]
-        suite = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
-    workers = {name: start_worker(name, environment, log) for name in ("gpu-0", "gpu-1")}
-    measured = threading.Event()
-    try:
-        jobs = pool / "jobs"
-        until(lambda: jobs.is_dir() and len(list(jobs.iterdir())) == 2, lambda: log.read_text()[-3000:])
-        lost = group_of("row_softmax", [worker.pid for worker in workers.values()])
-        assert lost
+    given = json.dumps({"tasks": TASKS, "runs": str(tmp_path / "runs"), "options": options})
+    with ExitStack() as started:
+        suite = started.enter_context(house.started("suite", "-c", SUITE, given))
+        workers = {
+            process.pid: process
+            for number in range(2)
+            for words in [(*house.worker(number), "--limit", "1")]
+            for process in [
+                started.enter_context(house.started(f"gpu-{number}", *words, CUDA_VISIBLE_DEVICES=str(number)))
+            ]
+        }
+
+        def ended() -> bool:
+            return any(process.poll() is not None for process in (suite, *workers.values()))
+
+        until(lambda: ended() or len(list(pool.glob("jobs/*"))) == 2, house.story)
+        assert not ended(), house.story()
+        (alive,) = (tmp_path / "runs").glob("*row_softmax*.alive")
+        lost = group_of("row_softmax", list(workers))
+        assert lost, house.story()
         os.killpg(lost, signal.SIGKILL)
-        threading.Thread(target=answer, args=(pool, measured), daemon=True).start()
-        out, _ = suite.communicate(timeout=200)
-        assert suite.returncode == 0, log.read_text()[-3000:]
-    finally:
-        measured.set()
-        suite.kill()
-        for worker in workers.values():
-            worker.terminate()
-            try:
-                worker.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()
-    runs = [Path(run) for run in json.loads(out.strip().splitlines()[-1])]
+        workers.pop(lost).wait()
+        started.enter_context(answering(pool))
+        until(lambda: suite.poll() is not None or not grown_old(alive), house.story)
+        until(lambda: ended(), house.story)
+        assert suite.poll() == 0, house.story()
+    runs = [Path(run) for run in json.loads((tmp_path / "suite.out").read_text().strip().splitlines()[-1])]
     assert len(runs) == 2
     for run in runs:
         kinds = [event.kind for event in RunLog.open(run).events()]
         assert (kinds.count("measurement"), kinds.count("task_finished")) == (1, 1)
+    assert list((tmp_path / "runs").glob("*.alive")) == []
 
 
-def answer(pool: Path, ended: threading.Event) -> None:
+def grown_old(alive: Path) -> bool:
+    """Let hours go by since the last sign of life; False when the suite has looked and given the host up."""
+    with suppress(FileNotFoundError):
+        os.utime(alive, (0, 0))
+    return alive.exists()
+
+
+@contextmanager
+def answering(pool: Path) -> Iterator[None]:
     """A worker of the evaluation pool that finds every candidate wrong."""
-    from artifacts.measurement import Measurement
-    from artifacts.outcome import Outcome
-    from optimizer.evaluation.pool.folder import PoolFolder
-
-    folder = PoolFolder(pool)
+    folder, ended = PoolFolder(pool), threading.Event()
+    card = Card(worker="answerer", host="here", pid=os.getpid(), devices={"cpu": "cpu"})
     wrong = Measurement(outcome=Outcome.WRONG_RESULT, stage="correctness", device="cpu", error="not equal")
-    while not ended.wait(0.2):
-        claimed = folder.claim("answerer", ["cpu"])
-        if claimed is not None:
-            folder.publish(claimed[0].key, wrong)
-            folder.release(claimed[0])
+
+    def answer() -> None:
+        while not ended.wait(0.2):
+            folder.beat(card)
+            claimed = folder.claim(card.worker, ["cpu"])
+            if claimed is not None:
+                folder.publish(claimed[0].key, wrong)
+                folder.release(claimed[0])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
