@@ -158,14 +158,15 @@ def test_two_builds_at_once_of_one_memory_in_one_work_folder_lose_nothing(
     words = ["--name", "team", "--model", "hashing", "--force", "--logs", str(runs), "--logs", str(more)]
     words += ["--store", str(tmp_path / "store"), "--work", str(tmp_path / "work")]
     command = [sys.executable, "-P", "-m", "pipeline", "memory", "build", *words]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     mine = []
-    while other.poll() is None:
-        mine.append(build(runs, tmp_path, replay=True, force=True))
+    with (tmp_path / "printed").open("w+") as out, subprocess.Popen(command, stdout=out) as other:
+        try:
+            while other.poll() is None:
+                mine.append(build(runs, tmp_path, replay=True, force=True))
+        finally:
+            other.kill()
     assert other.returncode == 0
-    assert other.stdout is not None
-    printed = other.stdout.read().split()[-1]
-    other.stdout.close()
+    printed = (tmp_path / "printed").read_text().split()[-1]
     store = MemoryStore(str(tmp_path / "store"))
     assert len(set(mine)) == 1
     assert [len(store.load(*reference.split("@"))) for reference in (mine[0], printed)] == [32, 48]

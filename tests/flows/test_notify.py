@@ -55,10 +55,10 @@ def test_a_url_gets_the_news_as_json() -> None:
             """Quiet."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
+        thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
         Notice(url=f"http://127.0.0.1:{server.server_port}/").send({"text": "it failed"})
-        thread.join(20)
+        thread.join(600)
     assert heard == [{"text": "it failed"}]
 
 

@@ -72,42 +72,23 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         htam(["doctor", "--json"], tmp_path / "log", timeout_s=0.05)
 
 
-def test_a_command_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+def test_a_command_ends_with_the_process_that_waits_for_it(
+    tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+) -> None:
     pool = tmp_path / "pool"
     words = [*("optimize", TASKS[0], "--arm", "feedback", "--llm", f"replay:{CASSETTE}", "--steps", "1", "--seed", "0")]
     words += ["--evaluator", f"pool:{pool}", "--run", str(tmp_path / "run")]  # nobody serves this pool
     script = (
         f"from pathlib import Path; from flows.command import htam; htam({words!r}, Path({str(tmp_path / 'log')!r}))"
     )
-    parent = subprocess.Popen([sys.executable, "-P", "-c", script])
-    try:
-        until(lambda: pool.is_dir() and any((pool / "jobs").iterdir()))
-        child = processes_with(str(pool), besides=parent.pid)
-        assert len(child) == 1
-    finally:
-        parent.kill()
-        parent.wait()
-    until(lambda: not processes_with(str(pool), besides=parent.pid))
-
-
-def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def processes_with(text: str, *, besides: int) -> list[int]:
-    """Living processes with ``text`` among their words, without this one and ``besides``."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    with subprocess.Popen([sys.executable, "-P", "-c", script]) as parent:
         try:
-            words = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if text.encode() in words and int(folder.name) not in (os.getpid(), besides):
-            found.append(int(folder.name))
-    return found
+            until(lambda: parent.poll() is not None or any(pool.glob("jobs/*")))
+            until(lambda: parent.poll() is not None or len(processes_that_mention(str(pool))) == 2)
+            assert parent.poll() is None
+        finally:
+            parent.kill()
+    until(lambda: not processes_that_mention(str(pool)))
 
 
 def test_a_device_is_lent_to_one_task_at_a_time() -> None:

@@ -2,12 +2,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from artifacts.memory.store import MemoryStore
 from flows.leash import leashed
@@ -26,84 +23,78 @@ every_s = 5
 """
 
 
-def processes_that_mention(text: str) -> dict[int, str]:
-    """Words of the living processes with ``text`` among them or in their environment."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-            if int(folder.name) != os.getpid() and text.encode() in words + (folder / "environ").read_bytes():
-                found[int(folder.name)] = words.replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-    return found
-
-
-@pytest.mark.timeout(280)
 def test_a_served_rebuild_fires_on_schedule_and_its_service_ends_though_the_server_hangs(
-    runs: Path, tmp_path: Path
+    runs: Path, tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
     settings = tmp_path / "team.toml"
     settings.write_text(SETTINGS.format(base=tmp_path, runs=runs))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-P", "-m", "pipeline", "serve", str(settings)]
-    with (tmp_path / "serve.log").open("wb") as log:
-        served = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+    def servers() -> list[int]:
+        return [pid for pid, words in processes_that_mention(str(tmp_path)).items() if "prefect server start" in words]
+
+    def story() -> str:
+        return (tmp_path / "serve.log").read_text()[-3000:]
+
+    with (
+        (tmp_path / "serve.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as served,
+    ):
         try:
             store = MemoryStore(str(tmp_path / "store"))
-            end = time.monotonic() + 200
-            while store.tagged("team", "latest") is None and served.poll() is None and time.monotonic() < end:
-                time.sleep(0.5)
-            assert store.tagged("team", "latest"), (tmp_path / "serve.log").read_text()[-3000:]
-            (server,) = (
-                pid for pid, words in processes_that_mention(str(tmp_path)).items() if "prefect server start" in words
-            )
-            os.kill(server, signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
-        finally:
+            until(lambda: store.tagged("team", "latest") is not None or served.poll() is not None, story)
+            assert store.tagged("team", "latest"), story()
+            until(lambda: len(servers()) == 1, story)
+            os.kill(servers()[0], signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
             served.send_signal(signal.SIGINT)
-            served.wait(30)
-    assert processes_that_mention(str(tmp_path)) == {}
+            until(lambda: served.poll() is not None, story)
+        finally:
+            served.kill()
+    until(lambda: not processes_that_mention(str(tmp_path)), story)
 
 
-def test_what_does_not_listen_is_killed_with_all_it_started(tmp_path: Path) -> None:
+def test_what_does_not_listen_is_killed_with_all_it_started(
+    tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+) -> None:
     (tmp_path / "stubborn.py").write_text(
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "subprocess.Popen(['sleep', '600'], env={'MARK': sys.argv[1]})\n"
+        "subprocess.Popen(['sleep', '6000'], env={'MARK': sys.argv[1]})\n"
         "print('ready', flush=True)\n"
-        "time.sleep(600)\n"
+        "time.sleep(6000)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
     options: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "text": True}
     with leashed("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        assert len(processes_that_mention(str(tmp_path))) == 2
+        until(lambda: len(processes_that_mention(str(tmp_path))) == 2)
     assert process.returncode == -signal.SIGKILL
     until(lambda: not processes_that_mention(str(tmp_path)))
 
 
-def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+def test_the_embedded_server_ends_with_a_command_that_is_killed(
+    tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+) -> None:
     script = (
+        "import time\n"
         "from prefect.client.orchestration import get_client\n"
         "from flows.embedded import leashed_server\n"
         "leashed_server()\n"
         "with get_client(sync_client=True) as client:\n"
         "    client.hello()\n"
+        "    time.sleep(6000)\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment |= {"PREFECT_HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-P", "-c", script], env=environment) as command:
-        until(lambda: len(processes_that_mention(str(tmp_path))) == 2)
-        command.kill()
+        try:
+            until(lambda: command.poll() is not None or len(processes_that_mention(str(tmp_path))) == 2)
+            assert command.poll() is None
+        finally:
+            command.kill()
     until(lambda: not processes_that_mention(str(tmp_path)))
-
-
-def until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_what_a_service_that_was_killed_left_running_is_set_to_crashed() -> None:
