@@ -1,19 +1,26 @@
-"""Run compilers: own process group, wall-clock limit, output captured."""
+"""Run compilers: own process group, limits on time, memory and files, output captured."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 _LOOK_S = 0.1
+_LOG_BYTES = 1 << 20
+_FILE_BYTES = 1 << 30
+"""Of one file; precompiled headers of torch take a third of that."""
+_LEAST_BYTES = 4 << 30
+_SHARE = 0.75
 NICENESS = 10
 """A judge on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
 
@@ -66,44 +73,72 @@ class ProcessRunner:
         """See :class:`Runner`."""
         start = time.monotonic()
         environment = {**self._environment, "TMPDIR": str(directory)}
-        process = subprocess.Popen(
-            list(command),
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PGRP, process.pid, self._niceness)
-        try:
-            output = _output(process, timeout_s, stop)
-        except subprocess.TimeoutExpired as problem:
-            raise BuildTimeoutError(f"{command[0]} ran longer than {timeout_s:.0f} s") from problem
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        with tempfile.TemporaryFile(dir=directory) as log:
+            process = subprocess.Popen(
+                list(command),
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, self._niceness)
+            _limit(process.pid)
+            try:
+                _wait(process, timeout_s, stop)
+            except subprocess.TimeoutExpired as problem:
+                raise BuildTimeoutError(f"{command[0]} ran longer than {timeout_s:.0f} s") from problem
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output = _ends_of(log)
         seconds = time.monotonic() - start
         return Completed(status=process.returncode, output=output.decode("utf-8", "replace"), seconds=seconds)
 
 
-def _output(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event | None) -> bytes:
-    """All that a process writes until it ends or is stopped; ``subprocess.TimeoutExpired`` past the limit."""
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event | None) -> None:
+    """Until a process ends or is stopped; ``subprocess.TimeoutExpired`` past the limit."""
     if stop is None:
-        return process.communicate(timeout=timeout_s)[0]
+        process.wait(timeout_s)
+        return
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return process.communicate(timeout=_LOOK_S)[0]
+            process.wait(_LOOK_S)
+            return
         except subprocess.TimeoutExpired:
             if time.monotonic() > deadline:
                 raise
             if stop.is_set():
                 process.kill()
+
+
+def _limit(pid: int) -> None:
+    """Bound what a process that has just started, and those that it will start, may take."""
+    wanted = ((resource.RLIMIT_DATA, _memory_bytes()), (resource.RLIMIT_FSIZE, _FILE_BYTES), (resource.RLIMIT_CORE, 0))
+    for kind, value in wanted:
+        with contextlib.suppress(OSError, ValueError):  # gone already, or under a lower limit
+            resource.prlimit(pid, kind, (value, value))
+
+
+def _memory_bytes() -> int:
+    """What one of as many compilers as there are cores may hold, so that no template takes the host down."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(_LEAST_BYTES, int(_SHARE * total / (os.cpu_count() or 1)))
+
+
+def _ends_of(log: IO[bytes]) -> bytes:
+    """What was written to a file; of very much, the beginning and the end."""
+    size = log.seek(0, os.SEEK_END)
+    log.seek(0)
+    if size <= 2 * _LOG_BYTES:
+        return log.read()
+    head = log.read(_LOG_BYTES)
+    log.seek(-_LOG_BYTES, os.SEEK_END)
+    return head + b"\n[...]\n" + log.read()
 
 
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CXX", "CC", "TMPDIR")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -172,6 +173,23 @@ def _alive(group: int) -> bool:
         if int(fields[2]) == group and fields[0] != "Z":
             return True
     return False
+
+
+def test_a_compiler_has_limits_on_memory_and_files(tmp_path: Path) -> None:
+    program = (
+        "import resource, time\n"
+        "kinds = (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)\n"
+        "while any(resource.getrlimit(kind)[1] == resource.RLIM_INFINITY for kind in kinds): time.sleep(0.01)\n"
+    )
+    assert ProcessRunner().run([sys.executable, "-c", program], tmp_path, 120).status == 0
+
+
+def test_of_a_flood_of_messages_the_ends_are_kept(tmp_path: Path) -> None:
+    program = "print('first'); print('x' * 5_000_000); print('last')"
+    output = ProcessRunner().run([sys.executable, "-c", program], tmp_path, 120).output
+    assert output.startswith("first")
+    assert output.endswith("last\n")
+    assert len(output) < 3_000_000
 
 
 def test_secrets_do_not_reach_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
