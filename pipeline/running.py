@@ -24,15 +24,19 @@ def go_on(log: RunLog, resources: Resources, *, as_json: bool = False) -> Standi
 
     Raises:
         HtamError: budget used up, endpoint gone, ...; everything measured so far is kept.
+        click.Abort: stopped by Ctrl-C before its end, so that no later command takes it for done.
     """
-    standing = asyncio.run(_sit(log, resources))
+    stopped: list[int] = []
+    standing = asyncio.run(_sit(log, resources, stopped))
     _report(log.path, standing, as_json)
     if standing.result.problem is not None:
         raise standing.result.problem
+    if stopped and not standing.complete:
+        raise click.Abort
     return standing
 
 
-async def _sit(log: RunLog, resources: Resources) -> Standing:
+async def _sit(log: RunLog, resources: Resources, stopped: list[int]) -> Standing:
     from optimizer.run.holding import release_memory
     from optimizer.run.manifest import read_manifest
     from optimizer.run.opening import OpenRun
@@ -43,7 +47,7 @@ async def _sit(log: RunLog, resources: Resources) -> Standing:
     run = OpenRun(log, resources=resources, listener=progress)
     try:
         session = run.session()
-        _stop_on_interrupt(session)
+        _stop_on_interrupt(session, stopped)
         with progress:
             standing = await session.advance()
         write_winners(log.path, session.searches, run.manifest)
@@ -54,12 +58,13 @@ async def _sit(log: RunLog, resources: Resources) -> Standing:
         await run.close()
 
 
-def _stop_on_interrupt(session: Session) -> None:
-    """First Ctrl-C: finish what is under way and stop; second: as usual."""
+def _stop_on_interrupt(session: Session, stopped: list[int]) -> None:
+    """First Ctrl-C: finish what is under way and stop, which ``stopped`` then tells; second: as usual."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
         click.echo("stopping after what is under way; press Ctrl-C again to drop it", err=True)
+        stopped.append(signal.SIGINT)
         session.stop()
         loop.remove_signal_handler(signal.SIGINT)
 

@@ -62,7 +62,7 @@ def test_the_first_ctrl_c_keeps_what_is_under_way_and_asks_for_nothing_new(tmp_p
         assert any("stopping after what is under way" in line for line in first.stderr)  # handled before the answer
         typed.set()
         _, said = first.communicate(timeout=120)
-        assert first.returncode == 0, said
+        assert first.returncode == 130, said
         assert answers(tmp_path) == len(server.seen) == 1
         second = optimize(tmp_path, server)
         second.communicate(timeout=120)
