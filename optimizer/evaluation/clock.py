@@ -27,10 +27,6 @@ class Clock(Protocol):
         """Prepare, cool and time each call; return microseconds."""
         ...
 
-    def synchronise(self) -> None:
-        """Return when the device is idle."""
-        ...
-
 
 class CpuClock:
     """``perf_counter_ns`` around the call, last-level cache flushed before it."""
@@ -51,9 +47,6 @@ class CpuClock:
             call()
             samples.append((time.perf_counter_ns() - start) / 1e3)
         return samples
-
-    def synchronise(self) -> None:
-        """Nothing to wait for: calls on the CPU return when they are done."""
 
 
 _COVERS = 2
@@ -112,10 +105,6 @@ class CudaClock:
             started.append((start, end, (time.perf_counter_ns() - begin) / 1e3))
         self._synchronise()
         return [(float(start.elapsed_time(end)) * 1e3, host_us) for start, end, host_us in started]
-
-    def synchronise(self) -> None:
-        """Wait for all streams of the device."""
-        self._synchronise()
 
 
 def late_ones(host_us: Sequence[float], cover_us: float, least_us: float) -> list[int]:

@@ -42,6 +42,3 @@ class RemoteClock:
             samples += calls.cell.time([calls.draw() for _ in range(end - start)])
             start = end
         return samples
-
-    def synchronise(self) -> None:
-        """Cells synchronise themselves."""

@@ -20,9 +20,6 @@ class ScriptedClock:
     def measure(self, prepares: Sequence[Callable[[], Call]]) -> list[float]:
         return [float(prepare()()) for prepare in prepares]  # type: ignore[arg-type]
 
-    def synchronise(self) -> None:
-        pass
-
 
 def _noisy(seed: int, mean_us: float, noise: float = 0.02) -> Callable[[], Call]:
     source = random.Random(seed)
