@@ -9,24 +9,11 @@ from collections.abc import Iterator
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp, top_level
 from optimizer.evaluation.guard.cpp_threads import operators_in_threads
-from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_REFUSED
+from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_REFUSED, REFUSED_CALLS
 
 _FREE = r"(?<![\w.>:])(?:std::|::)?"
 """Before a name: not a member, not part of a longer name or of another namespace."""
 
-_CALLS = {
-    "process": "system popen fork vfork clone execl execlp execle execv execvp execve posix_spawn posix_spawnp "
-    "_exit _Exit quick_exit kill raise signal sigaction setjmp longjmp atexit at_quick_exit "
-    "daemon setsid setpgid ptrace prctl syscall",
-    "file": "fopen freopen fdopen open openat creat read write pread pwrite readv writev dup dup2 pipe close mmap "
-    "munmap mprotect shm_open unlink remove rename rmdir mkdir opendir readdir ioctl fcntl sendfile readlink",
-    "environment": "getenv setenv putenv unsetenv secure_getenv getpid getppid gettid getuid",
-    "network": "socket connect bind listen accept sendto recvfrom getaddrinfo gethostbyname",
-    "timer": "sleep usleep nanosleep clock_gettime gettimeofday clock time alarm setitimer",
-    "loading": "dlopen dlsym dlmopen dladdr dl_iterate_phdr",
-    "memory": "process_vm_readv process_vm_writev malloc_usable_size sbrk brk mallopt malloc_trim",
-    "thread": "pthread_create pthread_kill thrd_create",
-}
 _WORDS = {
     "thread": r"std\s*::\s*(?:thread|jthread|async|packaged_task|promise|future)|pthread_\w+",
     "file": r"std\s*::\s*(?:basic_)?[io]?f(?:ile)?stream|std\s*::\s*filesystem|std\s*::\s*freopen",
@@ -38,7 +25,8 @@ _WORDS = {
     r"CU_STREAM_PER_THREAD|cudaStreamNonBlocking|\(\s*(?:cudaStream_t|CUstream)\s*\)\s*(?:0[xX])?0*[1-9]|"
     r"\b(?:reinterpret|static|bit)_cast\s*<\s*(?:cudaStream_t|CUstream)\s*>",
     "graph": r"\bcudaGraph\w*|\bcuGraph\w*|CUDAGraph",
-    "timer": r"\bcudaEvent\w*|\bcuEvent\w*|CUDAEvent|std\s*::\s*(?:chrono|this_thread)",
+    "timer": r"\bcudaEvent\w*|\bcuEvent\w*|CUDAEvent|std\s*::\s*(?:chrono|this_thread)|\b\w*rdtscp?\b|"
+    r"\bomp_get_w(?:time|tick)\b|\bc10\s*::\s*get(?:Approximate)?Time\w*",
     "state": r"\bcudaDevice(?:SetLimit|Reset|SetCacheConfig|SetSharedMemConfig|SetMemPool)\w*|\bcudaSetDeviceFlags|"
     r"\bcudaCtx\w*|\bcuCtx\w*|ResetPersistingL2|globalContext|setAllowTF32\w*|setFloat32MatmulPrecision|"
     r"set_num_threads|setBenchmark\w*|setDeterministic\w*|manual_seed|_MM_SET_FLUSH_ZERO_MODE|"
@@ -63,7 +51,9 @@ _AT_CUDA = re.compile(
 _ASSEMBLY = re.compile(r"syscall|sysenter|\bint\s+\$?0x80|\.incbin|\bsvc\b|rdtsc", re.IGNORECASE)
 _KEPT_TENSOR = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*\bTensor\b[^;{}()]*[;({=]")
 """Ends at the first bracket: a function's declaration is told from a variable by what stands there."""
-_FORBIDDEN = [(rule, re.compile(rf"{_FREE}\b({'|'.join(names.split())})\s*\(")) for rule, names in _CALLS.items()]
+_FORBIDDEN = [
+    (rule, re.compile(rf"{_FREE}\b({'|'.join(names.split())})\s*\(")) for rule, names in REFUSED_CALLS.items()
+]
 _FORBIDDEN += [(rule, re.compile(pattern)) for rule, pattern in _WORDS.items()]
 
 
@@ -99,7 +89,7 @@ def _includes(text: CppText, own: frozenset[str]) -> Iterator[tuple[str, str, in
 def _words(text: CppText) -> Iterator[tuple[str, str, int]]:
     for rule, pattern in _FORBIDDEN:
         for match in pattern.finditer(text.code):
-            if rule in _CALLS and match.lastindex and _defines(text.code, match[match.lastindex]):
+            if rule in REFUSED_CALLS and match.lastindex and _defines(text.code, match[match.lastindex]):
                 continue
             yield rule, f"{match.group().strip(' (')} is not allowed", match.start()
     for match in _AT_CUDA.finditer(text.code):

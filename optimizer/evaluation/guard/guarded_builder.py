@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from optimizer.evaluation.build.builder import Builder, BuildResult
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.guard.static import check_files
+from optimizer.evaluation.guard.symbols import refused_symbols
 
 ROUTE = "guard"
 """Route of a result that the guard decided."""
 
 
 class GuardedBuilder:
-    """Refuses sources with fatal findings; passes all others on."""
+    """Refuses sources with fatal findings and libraries that ask for what none may use; passes all others on."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -22,4 +25,9 @@ class GuardedBuilder:
         if findings:
             lines = [f"line {item.line}: {item.message} [{item.rule}]" for item in findings[:5]]
             return BuildResult(library="", route=ROUTE, log="; ".join(lines))
-        return self._builder.build(request)
+        built = self._builder.build(request)
+        library = Path(built.library)
+        names = refused_symbols(library, with_cuda=request.with_cuda) if library.is_file() else []
+        if names:
+            return BuildResult(library="", route=ROUTE, log=f"{', '.join(names[:5])} may not be called [cpp_symbol]")
+        return built

@@ -136,7 +136,8 @@ METHODS = frozenset(["__init__", "__repr__", "__post_init__", "__len__", "__hash
 
 TORCH_REFUSED = {
     "precision": "autocast amp cuda.amp set_float32_matmul_precision",
-    "state": """set_num_threads set_num_interop_threads set_default_dtype set_default_device set_default_tensor_type
+    "state": """autograd.set_detect_anomaly autograd.anomaly_mode
+        set_num_threads set_num_interop_threads set_default_dtype set_default_device set_default_tensor_type
         set_flush_denormal set_rng_state use_deterministic_algorithms set_printoptions set_warn_always
         cuda.set_device cuda.set_rng_state cuda.set_per_process_memory_fraction cuda.set_sync_debug_mode
         cuda.memory cuda.empty_cache cuda.caching_allocator_alloc cuda.caching_allocator_delete
@@ -147,7 +148,8 @@ TORCH_REFUSED = {
     "graph": "cuda.CUDAGraph cuda.graph cuda.graphs cuda.make_graphed_callables cuda.graph_pool_handle",
     "timer": "cuda.Event Event cuda.nvtx profiler utils.benchmark autograd.profiler cuda.profiler cuda.cudart",
     "escape": """load save hub package multiprocessing distributed futures overrides from_file UntypedStorage
-        utils.data utils.dlpack from_dlpack to_dlpack serialization classes backends.cuda.cufft_plan_cache
+        utils.data utils.dlpack from_dlpack to_dlpack serialization classes ops.load_library nn.modules.module
+        backends.cuda.cufft_plan_cache
         utils.backend_registration utils.collect_env utils.hooks fx""",
     "compiler": "compile jit compiler export onnx",
 }
@@ -266,6 +268,21 @@ COMPUTING_METHODS = frozenset(_COMPUTING.split())
 _HOLDERS = "Parameter ParameterList ParameterDict Module ModuleList ModuleDict Sequential Identity Dropout Buffer"
 PLAIN_MODULES = frozenset(_HOLDERS.split())
 """Classes of torch.nn that hold things and compute nothing."""
+
+REFUSED_CALLS = {
+    "process": "system popen fork vfork clone execl execlp execle execv execvp execve posix_spawn posix_spawnp "
+    "_exit _Exit quick_exit kill raise signal sigaction setjmp longjmp atexit at_quick_exit "
+    "daemon setsid setpgid ptrace prctl syscall",
+    "file": "fopen freopen fdopen open openat creat read write pread pwrite readv writev dup dup2 pipe close mmap "
+    "munmap mprotect shm_open unlink remove rename rmdir mkdir opendir readdir ioctl fcntl sendfile readlink",
+    "environment": "getenv setenv putenv unsetenv secure_getenv getpid getppid gettid getuid",
+    "network": "socket connect bind listen accept sendto recvfrom getaddrinfo gethostbyname",
+    "timer": "sleep usleep nanosleep clock_gettime gettimeofday clock time alarm setitimer",
+    "loading": "dlopen dlsym dlmopen dladdr dl_iterate_phdr",
+    "memory": "process_vm_readv process_vm_writev malloc_usable_size sbrk brk mallopt malloc_trim",
+    "thread": "pthread_create pthread_kill thrd_create",
+}
+"""C functions by the rule that refuses them, in the text and in what a library imports."""
 
 INCLUDE_FOLDERS = (
     "torch/", "ATen/", "c10/", "cub/", "cuda/", "thrust/", "cutlass/", "cute/", "cooperative_groups",

@@ -87,6 +87,7 @@ class Correctness:
         self._cell = cell
         self._secret = secret
         self._decisive: set[str] = set()
+        self._packs = False
 
     def check(self, seeds: int) -> Checked:
         """Run all trials.
@@ -112,6 +113,30 @@ class Correctness:
         return checked
 
     def _run(self, trial: Trial, checked: Checked) -> None:
+        """One trial; once a candidate has shown that it packs drawn parameters when constructed, they stay as drawn."""
+        if not trial.perturb:
+            return self._try(trial, checked)
+        try:
+            self._try(dataclasses.replace(trial, drawn=self._packs), checked)
+        except Failure as failure:
+            if self._packs or failure.outcome is not Outcome.WRONG_RESULT or not self._packed(trial, checked):
+                raise
+        return None
+
+    def _packed(self, trial: Trial, checked: Checked) -> bool:
+        """Whether a failed trial holds with parameters as the constructor drew them."""
+        drawn = dataclasses.replace(trial, drawn=True)
+        if not self._reference.draws_parameters(self._reference.case(dataclasses.replace(trial, perturb=False))):
+            return False
+        try:
+            self._try(drawn, checked)
+        except Failure:
+            return False
+        self._packs = True
+        checked.notes.append("not tried: other values of drawn parameters (ModelNew packs them when it is constructed)")
+        return True
+
+    def _try(self, trial: Trial, checked: Checked) -> None:
         case = self._reference.case(trial)
         mapping = self._construct(case)
         if trial.perturb and mapping == "none":

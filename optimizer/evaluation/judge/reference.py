@@ -82,7 +82,7 @@ class Reference:
                 model = self._task.model(*arguments).to(self.device)
                 parameters, buffers = _state(model)
                 if trial.perturb:
-                    perturb_(model, trial.seed + 2)
+                    perturb_(model, trial.seed + 2, self._constants(model, trial.seed) if trial.drawn else None)
                     parameters, buffers = _state(model)
         except Exception as problem:
             raise BadTaskError(f"task fails: {type(problem).__name__}: {problem}", "correct the task file") from problem
@@ -94,6 +94,23 @@ class Reference:
             parameters=parameters,
             buffers=buffers,
         )
+
+    def _constants(self, model: Any, seed: int) -> set[str]:
+        """Parameters and buffers that another seed would not change."""
+        import torch
+
+        torch.manual_seed(seed + 3)
+        other = self._task.model(*self._task.init_inputs()).to(self.device)
+        others = {name: value for part in _state(other) for name, value in part.items()}
+        ours = {name: value for part in _state(model) for name, value in part.items()}
+        return {name for name, value in ours.items() if name in others and torch.equal(value, others[name])}
+
+    def draws_parameters(self, case: Case) -> bool:
+        """Whether the constructor draws some parameter from the seed."""
+        import torch
+
+        with torch.no_grad():
+            return not set(case.parameters) <= self._constants(case.model, case.trial.seed)
 
     def inputs(self, seed: int) -> list[Any]:
         """Inputs as the task gives them for a seed, on the reference's device."""

@@ -22,7 +22,39 @@ STAGE = "runtime_guard"
 _SHARE = 0.5
 """Torch does a family's work when it goes through this share of the elements that the reference does."""
 
-_MATMUL = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "linear", "ger", "addr"}
+_MATMUL = {
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "vdot",
+    "matmul",
+    "linear",
+    "ger",
+    "addr",
+    "_trilinear",
+    "bilinear",
+    "cdist",
+    "_cdist_forward",
+    "_euclidean_dist",
+    "_pdist_forward",
+    "embedding_bag",
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
+    "_sparse_mm",
+    "_sparse_addmm",
+    "sparse_sampled_addmm",
+    "_addmm_activation",
+    "_int_mm",
+    "_scaled_mm",
+    "_grouped_mm",
+    "einsum",
+    "tensordot",
+}
 _CONTRACTION = "products of matrices"
 """Family of matrix products and convolutions: one can be written as the other."""
 _MOVES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ class Trial:
         seed: of inputs and parameters.
         transform: a key of :data:`TRANSFORMS`.
         perturb: change the parameters, so that a weight of one or a bias of zero is none.
+        drawn: leave those parameters as they are that the constructor draws from the seed, for a candidate that packs
+            them when it is constructed; constant ones are perturbed all the same.
         awkward: use the task's awkward shape.
         required: False when the reference may be undefined or ill-conditioned there; then it is left out.
     """
@@ -31,6 +33,7 @@ class Trial:
     seed: int
     transform: str = "as given"
     perturb: bool = False
+    drawn: bool = False
     awkward: bool = False
     required: bool = False
 
@@ -78,6 +81,7 @@ _SPARSE = 1 / 64
 TRANSFORMS: Mapping[str, Callable[[Any], Any]] = {
     "as given": lambda tensor: tensor,
     "×3": _scaled(3.0),
+    "×30": _scaled(30.0),
     "×0.01": _scaled(0.01),
     "×-1": _scaled(-1.0),
     "+1000": _shifted(OFFSET),
@@ -157,8 +161,8 @@ def _mixed(first: Any, second: Any, choose: Callable[[Any], Any]) -> Any:
     return kept_form(first, torch.where(chosen, second, first))
 
 
-def perturb_(model: Any, seed: int) -> None:
-    """Change all floating-point parameters and buffers in place, keeping variances positive."""
+def perturb_(model: Any, seed: int, only: Collection[str] | None = None) -> None:
+    """Change floating-point parameters and buffers in place (all, or those named), keeping variances positive."""
     import torch
 
     generators: dict[Any, Any] = {}
@@ -169,6 +173,8 @@ def perturb_(model: Any, seed: int) -> None:
                 generator = generators.setdefault(device, torch.Generator(device).manual_seed(seed))
                 shape = (2, *value.shape)
                 stretch, shift = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+                if only is not None and name not in only:
+                    continue
                 changed = value.double() * (1 + 0.2 * stretch.clamp(-3, 3)) + 0.1 * shift * _spread(value)
                 value.copy_(changed.abs() + 0.05 if "var" in name else changed)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from optimizer.evaluation.build.builder import BuildResult
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.guard.cpp_rules import check_cpp
 from optimizer.evaluation.guard.guarded_builder import ROUTE, GuardedBuilder
+from optimizer.evaluation.guard.symbols import refused_symbols
 
 
 def fatal(source: str) -> set[str]:
@@ -98,6 +102,28 @@ def test_the_guarded_builder_refuses_and_passes_on() -> None:
     assert builder.build(good).route == "echo"
     assert builder.build(bad).route == ROUTE
     assert not builder.build(bad).library
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("void my(int) asm(\"sge\" \"mm_\"); void f() { my(1); }", ["sgemm_"]),
+        ("extern \"C\" int system(const char*); void f() { auto run = &system; run(0); }", ["system"]),
+        ("namespace at::native { void softmax(int); } void f() { at::native::softmax(1); }",
+         ["_ZN2at6native7softmaxEi"]),
+        ("#include <cmath>\n#include <cstdio>\nvoid f(double* x) { std::printf(\"%f\", std::exp(*x)); }", []),
+    ],
+)  # fmt: skip
+def test_what_a_library_asks_for_is_read_from_the_library(source: str, found: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.cpp").write_text(source)
+    command = ["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(tmp_path / "a.so"), str(tmp_path / "a.cpp")]
+    subprocess.run(command, check=True)
+    assert refused_symbols(tmp_path / "a.so", with_cuda=False) == found
+
+
+def test_a_file_that_is_no_library_asks_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(b"text")
+    assert refused_symbols(tmp_path / "a.so", with_cuda=False) == []
 
 
 def test_headers_that_the_candidate_brings_may_be_included() -> None:
