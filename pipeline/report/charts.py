@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 132.0, 14.0, 34.0
+LEFT, RIGHT, TOP, BOTTOM = 56.0, 132.0, 24.0, 34.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ def y_axis(low: float, high: float, log: bool = False) -> Axis:
 
 
 def spread(wanted: Sequence[float], gap: float = 13.0) -> list[float]:
-    """Move label positions apart, keeping their order, so that no two are closer than ``gap`` pixels."""
+    """Move label positions apart, keeping order and above the axis, so that no two are closer than ``gap`` pixels."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = list(wanted)
     for before, after in itertools.pairwise(order):
         placed[after] = max(placed[after], placed[before] + gap)
-    overflow = max(0.0, max(placed, default=0.0) - (HEIGHT - 6.0))
+    overflow = max(0.0, max(placed, default=0.0) - (HEIGHT - BOTTOM + 4.0))
     return [position - overflow for position in placed]
 
 

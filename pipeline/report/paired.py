@@ -20,12 +20,15 @@ from artifacts.run_events import LoggedStep
 def paired_times(
     steps: Sequence[LoggedStep], winner: str = "", confirmed: Measurement | None = None
 ) -> dict[str, float]:
-    """Step id → microseconds on the scale of the task's median eager time, for every correct candidate.
+    """Step id → microseconds for every correct candidate.
+
+    The scale is that of eager in ``confirmed``, so that the winner stands at the time that the page names as its own;
+    without it, of eager's median over the task.
 
     Args:
         winner: step id of the final candidate; ``confirmed``: its measurement after the search, if any.
     """
-    eager = _middle([time for step in steps if (time := _eager(step.measurement)) is not None])
+    eager = _eager(confirmed) or _middle([time for step in steps if (time := _eager(step.measurement)) is not None])
     by_id = {step.step_id: step for step in steps}
     times: dict[str, float] = {}
     chains: dict[str, str] = {}

@@ -65,12 +65,14 @@ class TaskView:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Baseline name → median of its medians in microseconds over the measurements of this task."""
+        """Baseline name → microseconds when the winner was measured again, or else median over the task's medians."""
         times: dict[str, list[float]] = {}
         for step in self.steps:
             for name, timing in step.measurement.baselines.items():
                 times.setdefault(name, []).append(timing.median_us)
-        return {name: sorted(values)[len(values) // 2] for name, values in times.items()}
+        again = {} if self.confirmed is None else self.confirmed.baselines
+        middle = {name: sorted(values)[len(values) // 2] for name, values in times.items()}
+        return {name: again[name].median_us if name in again else value for name, value in middle.items()}
 
     @property
     def bound_us(self) -> float | None:
@@ -90,7 +92,7 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the run spent; ``recorded`` answers came from a recording and cost nothing now."""
+    """What the run spent, as far as it was told; ``recorded`` answers came from a recording and cost nothing now."""
 
     calls: int = 0
     recorded: int = 0
@@ -100,6 +102,11 @@ class Cost:
     llm_s: float = 0.0
     build_s: float = 0.0
     gpu_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Read and written; 0 where nobody counted, as with answers that came through files."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
