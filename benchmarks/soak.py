@@ -6,9 +6,9 @@ A round stands for five minutes. It adds a small run to the logs, asks ``htam se
 run (recorded answers, real builds and checks on the CPU by two workers of a pool; every sixth one is a good candidate
 that is timed at length, the others fail in seconds), and in two rounds of three kills one process at random: a flow, a
 tuning run, or a worker. What was killed is asked for again, as an operator or the next tick of the schedule would do.
-Then everything is ended in order and the host is looked over: processes, open files, locks, temporary files,
-half-written versions, measurements that were lost or done twice, and whether one undisturbed build equals a build from
-nothing.
+Then the workers get two leases to do what killed ones left, as a pool promises, everything is ended in order, and the
+host is looked over: processes, open files, locks, temporary files, half-written versions, measurements that were lost
+or done twice (each by name), and whether one undisturbed build equals a build from nothing.
 """
 
 from __future__ import annotations
@@ -111,6 +111,17 @@ class House:
             os.kill(rng.choice(sorted(marks)), signal.SIGKILL)
         return True
 
+    def settle(self) -> None:
+        """Let the living workers find what killed ones left: that takes one lease, and the jobs that come back."""
+        self.mend()
+        end = time.monotonic() + 2 * LEASE_S + PATIENCE_S
+        while (in_pool(self.base, "jobs", "leases") or self.cards() != len(self.workers)) and time.monotonic() < end:
+            time.sleep(0.3)
+
+    def cards(self) -> int:
+        """Workers that say they are there."""
+        return len(in_pool(self.base, "workers"))
+
     def end(self) -> None:
         """End everything in order."""
         self.serve.send_signal(signal.SIGINT)
@@ -191,8 +202,11 @@ def soak(base: Path, rounds: int, rng: random.Random) -> dict[str, Any]:
         lasting = [house.serve.pid, *(worker.pid for worker in house.workers), *servers(base)]
         samples.append((len(processes(str(base))), open_files(lasting), resident_mib(lasting)))
         print(f"round {number + 1}: {dict(counts)}, processes, files and MiB {samples[-1]}", flush=True)
+    house.settle()
     house.end()
-    time.sleep(1)
+    end = time.monotonic() + LEASE_S
+    while processes(str(base)) and time.monotonic() < end:
+        time.sleep(0.3)
     early, late = samples[min(3, rounds - 1)], samples[-1]
     growth = {"processes": [early[0], late[0]], "open_files": [early[1], late[1]], "resident_mib": [early[2], late[2]]}
     left = {"left_processes": len(processes(str(base))), "left_locks": locks_below(base)}
@@ -248,20 +262,25 @@ def examined(base: Path, rounds: int) -> dict[str, Any]:
         store.verify("soak", version)
         verified += 1
     built = [build(base, *folders) for folders in (("work", "store"), ("fresh-work", "fresh-store"))]
-    tuned = [measured(run) for run in sorted((base / "tuned").glob("*/*")) if RunLog.is_run(run)]
-    pool = {name: len(files_below(base / "pool" / name)) for name in ("jobs", "leases", "workers")}
+    tuned = {run.parent.name: measured(run) for run in (base / "tuned").glob("*/*") if RunLog.is_run(run)}
+    short = [f"tuning {name}" for name in (f"r{number}" for number in range(rounds)) if len(tuned.get(name, ())) < 2]
     return {
         "versions": verified,
         "all_verified": verified == len(store.versions("soak")),
         "half_written": sum(path.name.startswith(".tmp-") for path in (base / "store" / "soak").iterdir()),
         "same_as_fresh": built[0] == built[1],
         "tuning_runs": len(tuned),
-        "measurements": sum(len(keys) for keys in tuned),
-        "lost": rounds - len(tuned) + sum(len(keys) < 2 for keys in tuned) + sum(pool.values()),
-        "done_twice": sum(len(keys) - len(set(keys)) for keys in tuned),
+        "measurements": sum(len(keys) for keys in tuned.values()),
+        "lost": short + in_pool(base, "jobs", "leases", "workers"),
+        "done_twice": [f"{name}: {key}" for name, keys in tuned.items() for key in set(keys) if keys.count(key) > 1],
         "temporary_files": files_below(base / "tmp"),
         "gpu": "none on this host",
     }
+
+
+def in_pool(base: Path, *folders: str) -> list[str]:
+    """Names of all files in parts of the pool."""
+    return [f"pool/{folder}/{name}" for folder in folders for name in files_below(base / "pool" / folder)]
 
 
 def measured(run: Path) -> list[str]:

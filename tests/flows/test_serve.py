@@ -64,7 +64,8 @@ def test_what_does_not_listen_is_killed_with_all_it_started(
         "print('ready', flush=True)\n"
         "time.sleep(6000)\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     options: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "text": True}
     with leashed("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
         assert process.stdout is not None
