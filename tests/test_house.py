@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("pipeline", "flows", "builder", "optimizer", "artifacts")
 HEAVY = ("torch", "prefect", "faiss", "sentence_transformers", "openai", "optuna", "tree_sitter", "pyarrow")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "examples").rglob("*.md"))
 
 
 def copy_of_the_house(folder: Path) -> Path:

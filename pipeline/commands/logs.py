@@ -62,7 +62,8 @@ def _print(report: Mapping[str, Any], show_all: bool) -> None:
         cells = (f"{figures[column]:>{wide},}" for column, wide in zip(columns, widths, strict=True))
         click.echo(f"{name:<{width}}" + "".join(cells))
     for title in ("outcomes", "flags", "devices"):
-        click.echo(f"\n{title}: " + ", ".join(f"{name} {count:,}" for name, count in report["total"][title].items()))
+        counted = ", ".join(f"{name} {count:,}" for name, count in report["total"][title].items())
+        click.echo(f"\n{title}: {counted or 'none'}")
     _print_quarantine(report, show_all)
 
 
@@ -72,7 +73,8 @@ def _print_quarantine(report: Mapping[str, Any], show_all: bool) -> None:
         for reason, count in report["total"]["reasons"].items():
             click.echo(f"  {count:>6,}  {reason}")
     if report["ignored"]:
-        click.echo(f"\n{len(report['ignored']):,} other files ignored" + ("" if show_all else " (--all lists them)"))
+        files = "1 other file" if len(report["ignored"]) == 1 else f"{len(report['ignored']):,} other files"
+        click.echo(f"\n{files} ignored" + ("" if show_all else " (--all lists them)"))
     if show_all:
         for entry in report["quarantined"]:
             click.echo(f"  {entry['file']}:{entry['line'] or '-'}: {entry['reason']}")
