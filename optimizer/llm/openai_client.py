@@ -7,7 +7,7 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 
-from artifacts.errors import UnavailableError
+from artifacts.errors import BudgetExceededError, UnavailableError
 from optimizer.llm.budget import Spent
 from optimizer.llm.endpoint import Endpoint
 from optimizer.llm.meter import Meter
@@ -84,6 +84,11 @@ class OpenAiClient:
                     lost += self._meter.lost(broken, request)
                     await self._back_off(broken, len(reasons), request)
                     continue
+                except BudgetExceededError as over:
+                    if not reasons:
+                        raise
+                    what = f"{over.what}; attempts before it failed, the last with: {reasons[-1]}"
+                    raise BudgetExceededError(what, over.fix) from over
                 return _after(answer, reasons, lost)
         raise UnavailableError(
             f"no answer to {request.where} in {len(reasons)} attempts: {', '.join(reasons)}",

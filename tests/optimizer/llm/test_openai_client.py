@@ -169,6 +169,12 @@ def test_a_money_budget_needs_a_price() -> None:
     assert server.seen == []
 
 
+def test_a_budget_that_failing_attempts_used_up_says_what_failed() -> None:
+    with FakeOpenAi(fault=lambda number, body: Fault.CUT) as server, pytest.raises(BudgetExceededError) as over:
+        ask_one(client(server, Budget(BudgetLimits(calls=1))))
+    assert "attempts before it failed, the last with:" in str(over.value)
+
+
 def test_an_unknown_price_without_a_money_budget_leaves_the_cost_open() -> None:
     budget = Budget(BudgetLimits(calls=5))
     with FakeOpenAi() as server:
