@@ -39,20 +39,19 @@ SILENT = ("no-local", "world-model")
 """Arms that differ from others by the text of prompts only, or that need a model."""
 
 SELECTION: dict[str, tuple[float, ...]] = {
-    "least_lead": (0.0, 0.3, 0.7, 1.0, 1.5),
-    "least_evidence": (0.0, 1.0, 3.0, 10.0),
+    "least_lead": (0.0, 0.7, 1.5),
+    "least_evidence": (1.0, 10.0),
     "optimism": (0.0, 0.5, 1.0),
-    "explore": (0.0, 0.1, 0.3),
+    "explore": (0.0, 0.05, 0.1, 0.3),
 }
 ATTENTION: dict[str, tuple[float, ...]] = {
-    "temperature": (0.15, 0.3, 0.6),
+    "temperature": (0.15, 0.3),
     "kappa": (5.0, 20.0, 60.0),
-    "prefix": (0.0, 1.0, 3.0),
-    "decay": (0.5, 1.0),
+    "prefix": (0.0, 1.0),
     "overlay": (0.0, 2.0, 8.0),
-    "arch_discount": (0.5, 1.0),
+    "arch_discount": (0.1, 0.5, 1.0),
 }
-PASSES = 3
+PASSES = 2
 WORLDS = {
     "default": WorldSettings(capped=False),
     "own records only": WorldSettings(foreign=0.0, capped=False),
@@ -183,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("memory", help="NAME[@VERSION|@TAG]")
     parser.add_argument("--store", default="memories")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ceiling", action="store_true", help="only print how far an arm that knows the world comes")
