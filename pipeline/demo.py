@@ -38,37 +38,18 @@ class Part:
 
 def parts(home: Path) -> Iterator[Part]:
     """The demo in order; ``home`` receives everything it makes."""
-    store, run = str(home / "memories"), home / "run"
+    store, run, page = str(home / "memories"), str(home / "run"), str(home / "report.html")
     tasks = [str(EXAMPLES / "tasks" / "cpu" / f"{task}.py") for task in TASKS]
-    place = ("--store", store, "--work", str(home / "work"))
-    yield Part(
-        title="build a memory from the logs that the project ships",
-        words=("memory", "build", "--logs", str(LOGS), *place, "--name", NAME),
-    )
+    build = ("memory", "build", "--store", store, "--work", str(home / "work"), "--name", NAME, "--logs", str(LOGS))
+    replayed = ("--llm", f"replay:{CASSETTE}", "--steps", str(STEPS), "--fixed-steps", "--seed", "0")
+    yield Part(title="build a memory from the logs that the project ships", words=build)
     yield Part(
         title=f"optimize {len(TASKS)} operators on the CPU: recorded answers, real builds, checks and timings",
-        words=(
-            *("optimize", *tasks, "--memory", NAME, "--store", store, "--backend", "cpu"),
-            *("--llm", f"replay:{CASSETTE}", "--steps", str(STEPS), "--fixed-steps"),
-            *("--seed", "0", "--run", str(run)),
-        ),
+        words=("optimize", *tasks, "--memory", NAME, "--store", store, "--backend", "cpu", *replayed, "--run", run),
     )
     yield Part(
         title="build the memory again, with the new run's log",
-        words=(
-            "memory",
-            "build",
-            "--logs",
-            str(LOGS),
-            "--logs",
-            str(run),
-            *place,
-            "--name",
-            NAME,
-            "--tag",
-            "rebuilt",
-            "--force",
-        ),
+        words=(*build, "--logs", run, "--tag", "rebuilt", "--force"),
     )
     yield Part(
         title="see what the run taught it",
@@ -76,16 +57,7 @@ def parts(home: Path) -> Iterator[Part]:
     )
     yield Part(
         title="write the report",
-        words=(
-            "report",
-            str(run),
-            "--store",
-            store,
-            "--learned",
-            f"{NAME}@rebuilt",
-            "--out",
-            str(home / "report.html"),
-        ),
+        words=("report", run, "--store", store, "--learned", f"{NAME}@rebuilt", "--out", page),
     )
 
 

@@ -32,12 +32,10 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
     """
     known = read_manifest(RunLog.open(path)) if RunLog.is_run(path) else None
     backend = options["backend"]
-    if options["arm"] not in ARMS:
-        raise BadInputError(f"unknown arm {options['arm']!r}", f"one of: {', '.join(ARMS)}")
     try:
         return RunManifest(
             run_id=path.resolve().name,
-            arm=options["arm"],
+            arm=_arm(options["arm"]),
             llm=options["llm"],
             model=_model(options["llm"]),
             evaluator=options["evaluator"],
@@ -64,6 +62,12 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
         )
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam optimize --help") from problem
+
+
+def _arm(wanted: str) -> str:
+    if wanted not in ARMS:
+        raise BadInputError(f"unknown arm {wanted!r}", f"one of: {', '.join(ARMS)}")
+    return wanted
 
 
 def _language(wanted: str | None, backend: str) -> Language:
