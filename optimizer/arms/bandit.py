@@ -34,6 +34,7 @@ class BanditArm:
     name: str = "bandit"
     restarts: bool = False
     plans: bool = False
+    learns: bool = True
     fixes: bool = False
 
     def choose(self, context: ArmContext) -> Choice:
@@ -65,7 +66,7 @@ def _rewards(context: ArmContext) -> dict[str, list[float]]:
     """Share of the time saved by past steps in the same behaviour, by direction; failures saved nothing."""
     found: dict[str, list[float]] = {}
     for transition in context.overlay:
-        if _behaviour(transition.state) == _behaviour(context.state):
+        if transition.direction_id and _behaviour(transition.state) == _behaviour(context.state):
             found.setdefault(transition.direction_id, []).append(_saved(transition))
     return found
 

@@ -15,6 +15,7 @@ class FeedbackArm:
     memory: None = None
     restarts: bool = False
     plans: bool = False
+    learns: bool = False
     fixes: bool = False
 
     def choose(self, context: ArmContext) -> Choice:

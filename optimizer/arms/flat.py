@@ -20,6 +20,7 @@ class FlatArm:
     name: str = "flat"
     restarts: bool = False
     plans: bool = False
+    learns: bool = True
     fixes: bool = True
 
     def choose(self, context: ArmContext) -> Choice:

@@ -81,6 +81,7 @@ class Arm(Protocol):
         restarts: True when every step starts from the reference instead of a parent.
         fixes: True when repairs are shown what cured similar failures in the memory.
         plans: True when the model is asked to keep a list of intents.
+        learns: True when it looks at what the run itself has learnt.
     """
 
     @property
@@ -106,6 +107,11 @@ class Arm(Protocol):
     @property
     def plans(self) -> bool:
         """Whether the model keeps a list of intents."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether what the run has learnt is looked at."""
         ...
 
     def choose(self, context: ArmContext) -> Choice:

@@ -26,6 +26,7 @@ class WorldModelArm:
     restarts: bool = False
     fixes: bool = False
     plans: bool = True
+    learns: bool = False
 
     def choose(self, context: ArmContext) -> Choice:
         """Choose by priority, at random for the exploration share; nothing while the list is empty."""

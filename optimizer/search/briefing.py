@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from artifacts.memory.htg import Memory
+from artifacts.memory.records import Transition
 from optimizer.arms import Arm
 from optimizer.arms.intents import Intent
 from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
@@ -37,13 +40,14 @@ class Briefing:
         slot: str,
         sample: int,
         intents: tuple[Intent, ...] = (),
+        overlay: Sequence[Transition] = (),
     ) -> Situation:
         """Everything the prompt may say at ``slot`` (``<step>.<candidate>``); ``sample`` numbers the run's slots."""
         arm, choice, memory = self._arm, plan.choice, self._arm.memory
         parent = None if plan.parent_id is None else population.node(plan.parent_id)
         shown = () if arm.restarts else _shown(population, parent)
         lineage = population.lineage(parent)
-        record = self._record(plan)
+        record = self._record(plan, [one for one in overlay if one.task.task_id != task.ref.task_id])
         return Situation(
             task_id=task.ref.task_id,
             task_source=task.source,
@@ -81,9 +85,11 @@ class Briefing:
         """Whether memory may say more than a direction: none is given, nothing is repaired, and the arm shows texts."""
         return self._arm.fixes and not plan.choice.direction and plan.mode != "repair"
 
-    def _record(self, plan: Plan) -> str:
-        """What is known of the device at hand."""
-        return told(self._ledger, plan.state) if self._ledger is not None and self._open(plan) else ""
+    def _record(self, plan: Plan, learnt: Sequence[Transition]) -> str:
+        """What is known of the device at hand, by the memory and by other tasks of the run."""
+        if self._ledger is None or not self._open(plan):
+            return ""
+        return told(self._ledger, plan.state, learnt if self._arm.learns else ())
 
     def _notes(self, plan: Plan) -> tuple[str, ...]:
         """What is known from elsewhere."""

@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from artifacts.memory.columns import Bools, Columns, columns_of
 from artifacts.memory.experience import similarity
 from artifacts.memory.htg import Memory
+from artifacts.memory.records import Transition
+from artifacts.memory.tables import transition_rows
 from artifacts.outcome import Outcome
 from artifacts.state import State
 from optimizer.applicability import EXAMINING, MENDING, barred
@@ -47,6 +49,7 @@ MOST = 3
 ASSUMED = 2.0
 """Operators that the spread over all strategies is worth where one strategy has few."""
 
+SHOWN = ["transition_id", "task_id", "state_family", "strategy_id", "reward", "plan", "outcome", "child_sha256"]
 _WORD = re.compile(r"[a-z_0-9]{3,}")
 
 
@@ -114,18 +117,16 @@ class Ledger:
         ]
         return tuple(sorted(found, key=lambda record: -record.steps)[:MOST])
 
-    def examples(self, state: State) -> tuple[Example, ...]:
-        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left."""
-        rows, columns = self._telling
-        like = np.exp((similarity(columns, state) - 1.0) / TEMPERATURE)
-        left = -math.log2(state.fraction_of_bound) if state.fraction_of_bound else math.inf
-        worth = [
-            like[place] * min(row["reward"], left) * BY_NEARNESS[nearness(row["state_family"], state.family)]
-            for place, row in enumerate(rows)
-        ]
-        order = sorted(range(len(rows)), key=lambda place: (-worth[place], rows[place]["transition_id"]))
+    def examples(self, state: State, learnt: Sequence[Transition] = ()) -> tuple[Example, ...]:
+        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left.
+
+        Args:
+            learnt: what other tasks of the run have done, on the same device and in the same language.
+        """
+        scored = [*_by_worth(*self._telling, state), *_by_worth(*self._of_run(learnt), state)]
+        scored.sort(key=lambda item: (-item[0], item[1]["transition_id"]))
         chosen: list[dict[str, Any]] = []
-        for row in (rows[place] for place in order):
+        for _, row in scored:
             if len(chosen) < EXAMPLES and not barred(row["strategy_id"], state) and _fresh(row, chosen):
                 chosen.append(row)
         return tuple(
@@ -198,7 +199,16 @@ class Ledger:
             seen[int(strategy[row])] += 1
             if seen[int(strategy[row])] <= KEPT:
                 kept.append(int(row))
-        return self._read(kept)
+        return self._read(self._memory.table.take(pa.array(kept, pa.int64())))
+
+    def _of_run(self, learnt: Sequence[Transition]) -> tuple[list[dict[str, Any]], Columns]:
+        """Steps of the run that gained, as rows."""
+        gained = [
+            one
+            for one in learnt
+            if one.parent_us is not None and one.reward is not None and LEAST_GAIN <= one.reward <= MOST_GAIN
+        ]
+        return self._read(transition_rows(gained))
 
     @cached_property
     def _cured(self) -> tuple[list[dict[str, Any]], Columns]:
@@ -213,18 +223,27 @@ class Ledger:
             )
         )
         cures = {wanted[row["parent_sha256"]]: row["plan"] for row in children.to_pylist() if row["plan"]}
-        rows, read = self._read(sorted(cures))
-        return [row | {"cure": cures[row["place"]]} for row in rows], read
+        failures = [str(table["child_sha256"][row]) for row in sorted(cures)]
+        told = dict(zip(failures, (cures[row] for row in sorted(cures)), strict=True))
+        rows, read = self._read(table.take(pa.array(sorted(cures), pa.int64())))
+        return [row | {"cure": told[row["child_sha256"]]} for row in rows], read
 
-    def _read(self, places: list[int]) -> tuple[list[dict[str, Any]], Columns]:
+    def _read(self, table: pa.Table) -> tuple[list[dict[str, Any]], Columns]:
         """Rows whose plan is worth reading, and the same as columns."""
-        table = self._memory.table.take(pa.array(places, pa.int64()))
-        told = [self._cargo.worth_reading(str(plan)) for plan in table["plan"]]
-        table, columns = table.filter(pa.array(told, pa.bool_())), self._memory.columns
-        names = ["transition_id", "task_id", "state_family", "strategy_id", "reward", "plan", "outcome"]
-        kept = [place for place, readable in zip(places, told, strict=True) if readable]
-        rows = [row | {"place": place} for row, place in zip(table.select(names).to_pylist(), kept, strict=True)]
+        readable = [self._cargo.worth_reading(str(plan)) for plan in table["plan"]]
+        table, columns = table.filter(pa.array(readable, pa.bool_())), self._memory.columns
+        rows = table.select(SHOWN).to_pylist()
         return rows, columns_of(table, columns.direction.names, columns.strategy.names)
+
+
+def _by_worth(rows: list[dict[str, Any]], columns: Columns, state: State) -> list[tuple[float, dict[str, Any]]]:
+    """Each row with its gain, as far as one is left, times likeness of state and kinship of operator."""
+    like = np.exp((similarity(columns, state) - 1.0) / TEMPERATURE)
+    left = -math.log2(state.fraction_of_bound) if state.fraction_of_bound else math.inf
+    return [
+        (float(near) * min(row["reward"], left) * BY_NEARNESS[nearness(row["state_family"], state.family)], row)
+        for near, row in zip(like, rows, strict=True)
+    ]
 
 
 def _is(columns: Columns, name: str, text: str) -> Bools:

@@ -16,11 +16,11 @@ IMPORTER_VERSION = 1
 def transition_of(step: LoggedStep, task: TaskRef, run: str, model: str) -> Transition | None:
     """The transition that a step adds to the overlay; None when it teaches nothing.
 
-    Steps without a direction, without a candidate, and those that infrastructure failed say nothing about
-    any direction.
+    Steps without a candidate and those that infrastructure failed say nothing. Steps without a direction say nothing of
+    any direction, but in words what was done and what it gained.
     """
     measured = step.measurement
-    if measured is None or not step.direction or not measured.outcome.charged_to_candidate:
+    if measured is None or not measured.outcome.charged_to_candidate:
         return None
     before = step.state.runtime_us
     if before is not None and measured.incumbent is not None:

@@ -200,7 +200,13 @@ class TaskSearch:
         number = int(slot.rsplit(".", 1)[1])
         sample = self.steps_done * self._run.search.candidates + number
         situation = self._briefing.situation(
-            self.task, self.population, plan, slot=slot, sample=sample, intents=self.intents
+            self.task,
+            self.population,
+            plan,
+            slot=slot,
+            sample=sample,
+            intents=self.intents,
+            overlay=self._overlay(self.steps_done),
         )
         attempted = await self._author.write(self._key(slot), slot, plan, situation)
         if not attempted.source:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from artifacts.memory.records import Transition
 from artifacts.state import State
 from optimizer.llm.fence import brief
 from optimizer.search.ledger import Example, Ledger, Pitfall, Record
@@ -17,9 +18,9 @@ LONGEST = 500
 """Characters of one plan; whole sentences as far as there are any."""
 
 
-def told(ledger: Ledger, state: State) -> str:
-    """Everything that ``ledger`` has to say to ``state``; empty for nothing."""
-    examples = ledger.examples(state)
+def told(ledger: Ledger, state: State, learnt: Sequence[Transition] = ()) -> str:
+    """What ``ledger`` and what other tasks of the run have ``learnt`` say to ``state``; empty for nothing."""
+    examples = ledger.examples(state, learnt)
     pitfalls = ledger.pitfalls(state, {example.strategy for example in examples})
     blocks = (
         _block(GAINED, map(_paying, ledger.paying(state))),

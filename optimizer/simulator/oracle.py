@@ -25,6 +25,7 @@ class OracleArm:
     restarts: bool = False
     fixes: bool = False
     plans: bool = False
+    learns: bool = False
 
     def choose(self, context: ArmContext) -> Choice:
         """Choose the direction with the highest mean."""

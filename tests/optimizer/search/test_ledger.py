@@ -125,6 +125,17 @@ def test_there_are_few_examples_and_none_that_gained_little_or_beyond_belief(mem
     assert {example.gain for example in found} == {0.5}
 
 
+def test_what_the_run_has_learnt_stands_beside_what_the_memory_knows(memory: Memory, state: State) -> None:
+    known = ledger(memory, [step(memory, 1, 0.5, "tile by registers")])
+    learnt = [
+        step(memory, 2, 0.9, "stream rows through a ring", direction_id="", strategy_id=""),
+        step(memory, 3, None, "a failure", direction_id="", strategy_id=""),
+        step(memory, 4, 0.01, "a little", direction_id="", strategy_id=""),
+    ]
+    assert [example.operator for example in known.examples(state, learnt)] == ["operator_2", "operator_1"]
+    assert "stream rows through a ring" in told(known, state, learnt)
+
+
 def test_precision_is_not_given_up_where_the_task_is_wide(memory: Memory, state: State) -> None:
     narrow = replace(memory.strategies[0], strategy_id="precision.half_precision", direction_id="tiling")
     known = replace(memory, strategies=(narrow, *memory.strategies[1:]))

@@ -81,7 +81,7 @@ def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any]
     arm = make_arm("htam", memory, SelectionSettings(explore=0.0, least_lead=0.0))
 
     class Watched:
-        name, restarts, fixes, plans = "htam", False, False, False
+        name, restarts, fixes, plans, learns = "htam", False, False, False, True
 
         def __init__(self) -> None:
             self.memory = memory
@@ -94,6 +94,23 @@ def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any]
     assert seen[0] == 0
     assert seen == sorted(seen)
     assert seen[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("arm", "shared", "told"), [("htam", True, True), ("htam", False, False), ("frozen", True, False)]
+)
+def test_what_other_tasks_of_a_run_gained_is_told_where_it_is_shared(
+    arm: str, shared: bool, told: bool, make_run: Callable[..., Any], memory: Memory
+) -> None:
+    blank = memory.filter(exclude_sources=memory.columns.source.names)
+    settings = SearchSettings(steps=5, candidates=1, shared=shared, reallocate=False)
+    run = make_run(arm=make_arm(arm, blank, SelectionSettings()), tasks=4, settings=settings)
+    requests = asked(run)
+    advance(run)
+    records = {request.task: request.messages[-1].content.partition("device record\n")[2] for request in requests}
+    assert any(records.values()) == told
+    quoted = {task: text.partition("\nDATA ")[0] for task, text in records.items()}
+    assert not any(f" on {task.rpartition('/')[2]}:" in text for task, text in quoted.items())
 
 
 def cured(memory: Memory) -> Memory:
