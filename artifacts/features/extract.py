@@ -18,7 +18,7 @@ def code_features(code: str) -> CodeFeatures:
     """Features of ``code``, in whatever of the four languages it is; never raises on garbage.
 
     CUDA and C++ are read with tree-sitter, also inside Python string literals; Triton and torch with the Python
-    syntax tree, or by patterns where it does not parse. Only the first 400,000 characters are looked at.
+    syntax tree, or by patterns where it does not parse. Only the first 200,000 characters are looked at.
     """
     return _read(code).features
 

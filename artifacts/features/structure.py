@@ -47,6 +47,8 @@ _PINGPONG = tuple(
 )
 _TAIL_WORDS = ("bias", "relu", "gelu", "silu", "sigmoid", "tanh", "scale", "clamp")
 _TAIL = re.compile(rf"(?i){'|'.join(_TAIL_WORDS)}|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
+_SPANS = re.compile(r"//[^\n]*|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|/\*.*?\*/|/\*", re.DOTALL)
+"""Comments and literals; a comment that never ends is its beginning alone, a literal ends with its line."""
 _DEEPEST = 1000
 """Nesting of syntax nodes that is looked at: the query's cost grows with the square of what is nested."""
 _BROKEN_LIMIT = 40_000
@@ -81,7 +83,7 @@ def read_structure(source: str) -> Structure:
     import tree_sitter
 
     parser, query = _tools()
-    data = source.encode("utf-8", "replace")
+    data = _closed(source).encode("utf-8", "replace")
     cursor = tree_sitter.QueryCursor(query)
     cursor.set_max_start_depth(_DEEPEST)
     root = parser.parse(data).root_node
@@ -96,6 +98,15 @@ def read_structure(source: str) -> Structure:
     if len(captures.get("launch", [])) > 1:
         counts["multiple_launches"] = len(captures["launch"])
     return Structure(text=_without(data, captures.get("comment", [])), counts=counts, kernels=kernels)
+
+
+def _closed(source: str) -> str:
+    """``source`` up to a comment that never ends: for each of its words the parser would look for the end once more."""
+    if source.rfind("/*") > source.rfind("*/"):
+        for found in _SPANS.finditer(source):
+            if found[0] == "/*":
+                return source[: found.start()]
+    return source
 
 
 def _without(data: bytes, comments: list[Node]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from artifacts.candidate import Language
 from artifacts.features import FEATURES, detect_language
+from artifacts.features.source import short_lines
 from builder.describe.difference import Difference
 from builder.glossary import find_terms
 
@@ -70,7 +71,7 @@ def telling_comment(code: str, known: str = "") -> str:
 
     Comments that announce a routine act (check, allocate, launch, ...) tell nothing.
     """
-    for number, match in enumerate(_COMMENT.finditer(code[:100_000])):
+    for number, match in enumerate(_COMMENT.finditer(short_lines(code[:100_000]))):
         words = next((group for group in match.groups() if group), "").strip(" *=-")
         fitting = 12 <= len(words) <= 240 and not _BOILERPLATE.match(words)
         if fitting and words not in known and find_terms(words):
