@@ -106,13 +106,43 @@ class Names:
 
 
 def spell_out(tree: ast.Module) -> None:
-    """Write ``getattr(a, "b")`` as ``a.b``, in place, so that each rule sees both."""
+    """Write ``getattr(a, "b")`` as ``a.b`` and hints in quotes without them, in place, so that each rule sees both."""
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            hint = getattr(node, field, None)
+            if hint is not None:
+                setattr(node, field, _unquoted(hint))
     for node in ast.walk(tree):
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
                 value[:] = [_spelled(part) if isinstance(part, ast.Call) else part for part in value]
             elif isinstance(value, ast.Call):
                 setattr(node, field, _spelled(value))
+
+
+def _unquoted(hint: ast.expr) -> ast.expr:
+    """A hint of which every text is parsed: some libraries evaluate them."""
+    if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
+        try:
+            parsed = ast.parse(hint.value.strip(), mode="eval").body
+        except (SyntaxError, ValueError):  # nobody can evaluate it either
+            return hint
+        return ast.copy_location(_unquoted(parsed), hint)
+    for node in ast.walk(hint):
+        if isinstance(node, ast.Subscript) and not _is_literal(node):
+            inner = node.slice
+            parts = inner.elts if isinstance(inner, ast.Tuple) else []
+            parts[:] = [_unquoted(part) if isinstance(part, ast.Constant) else part for part in parts]
+            node.slice = _unquoted(inner) if isinstance(inner, ast.Constant) else inner
+        elif isinstance(node, ast.BinOp):
+            node.left, node.right = (
+                _unquoted(part) if isinstance(part, ast.Constant) else part for part in (node.left, node.right)
+            )
+    return hint
+
+
+def _is_literal(node: ast.Subscript) -> bool:
+    return "Literal" in ast.unparse(node.value) or "Annotated" in ast.unparse(node.value)
 
 
 def _spelled(node: ast.Call) -> ast.expr:

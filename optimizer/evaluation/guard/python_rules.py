@@ -28,6 +28,10 @@ _ESCAPES = {"share_memory_", "register_hook", "set_", "storage", "untyped_storag
             "register_forward_pre_hook", "__dict__", "data_ptr_", "record_stream", "numpy"}  # fmt: skip
 """Methods of tensors and modules that lead to their memory, to other processes or to what others call."""
 _OWN_NAMES = (*_ESCAPES, "load_state_dict", "state_dict", "register_buffer", "register_parameter", "forward", "apply")
+_HINTS = ("get_type_hints", "ForwardRef", "evaluate_forward_ref")
+_EVALUATORS = (*(f"typing.{name}" for name in _HINTS), *(f"typing_extensions.{name}" for name in _HINTS),
+               "functools.single")  # fmt: skip
+"""Functions that evaluate hints, which may be text."""
 _ORDINARY = {"select", "signal", "random", "types", "array", "copy", "code"}
 _FOREIGN = (sys.stdlib_module_names - MODULES - _ORDINARY) | {*_FILE_MODULES, "torch", "triton", "numpy", "bltns"}
 """Modules that allowed ones have imported for themselves, by the name that stands in a chain."""
@@ -129,6 +133,8 @@ def _part_of_module(node: ast.AST, full: str, names: Names) -> Iterator[GuardFin
         yield from _file_attribute(node, full, names)
     elif full.startswith(("triton.testing", "triton.profiler", "warnings.warn_explicit")):
         yield finding("timer", f"{full} is not allowed", node)
+    elif full.startswith(_EVALUATORS):
+        yield finding("builtin", f"{full} evaluates text", node)
     elif full.startswith(("logging.config", "logging.handlers", "logging.FileHandler")):
         yield finding("file", f"{full} is not allowed", node)
     if any(part.startswith("_") and part[:2] != "__" for part in parts[1:]) and ".init._calculate" not in full:

@@ -128,9 +128,7 @@ BUILTINS_REFUSED = frozenset(
     ]
 )
 
-DUNDERS = frozenset(
-    ["__init__", "__name__", "__file__", "__doc__", "__all__", "__version__", "__future__", "__annotations__"]
-)
+DUNDERS = frozenset(["__init__", "__name__", "__file__", "__doc__", "__all__", "__version__", "__future__"])
 METHODS = frozenset(["__init__", "__repr__", "__post_init__", "__len__", "__hash__", "__eq__"])
 """Special methods a class may define."""
 

@@ -135,6 +135,20 @@ def test_clocks_and_numpy_do_not_run_with_the_candidate(text: str) -> None:
     assert "import" in fatal_rules(text + END)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x: \"__import__('os')\"):\n    pass\n",
+        "def f(x) -> list[\"__import__('os')\"]:\n    pass\n",
+        "def f(x: 'no hint'):\n    pass\neval('1')\n",
+        "import typing\ntyping.get_type_hints(print)\n",
+        "import functools\nfunctools.singledispatch(print)\n",
+    ],
+)
+def test_hints_are_code(text: str) -> None:
+    assert "builtin" in fatal_rules(text + END)
+
+
 def test_contents_do_not_leave_torch() -> None:
     assert fatal_rules(in_forward("return x.numpy() @ x.numpy()")) == {"escape"}
 
@@ -165,6 +179,8 @@ def test_a_file_is_read_as_it_will_be_imported() -> None:
                    "return ext.f(x)"),
         in_forward("self.work.copy_(self.linear.weight)\nreturn ext.f(x, self.work)"),
         in_forward("if x.numel() == 0:\n    return torch.empty_like(x)\nreturn ext.f(torch.matmul(x, x))"),
+        "from typing import Literal, Optional\ndef f(x: 'torch.Tensor', y: Optional['ModelNew'], z: Literal['a b']):\n"
+        "    pass\n" + END,
         "class M(nn.Module):\n    @torch.compiler.disable\n    def forward(self, x):\n        return ext.f(x)\n",
         "TEXT = " + "'a' + " * 500 + "'b'\n" + END,
     ],
