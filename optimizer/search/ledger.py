@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,10 +46,12 @@ FEW = 3
 """Operators below which a strategy has no record."""
 PAYS, IDLE = math.log2(1.03), math.log2(1.02)
 """A strategy pays when the low end of its interval is above, and is idle when its mean is below."""
-MOST = 3
+MOST, FAMILIES = 3, 4
 ASSUMED = 2.0
 """Operators that the spread over all strategies is worth where one strategy has few."""
 
+Rows = npt.NDArray[np.int64]
+Means = npt.NDArray[np.float64]
 SHOWN = ["transition_id", "task_id", "state_family", "strategy_id", "reward", "plan", "outcome", "child_sha256"]
 _WORD = re.compile(r"[a-z_0-9]{3,}")
 
@@ -153,38 +156,36 @@ class Ledger:
     @cached_property
     def _records(self) -> tuple[tuple[str, Record], ...]:
         """A record of each strategy with enough operators, by its id."""
-        columns = self._memory.columns
-        known = self._here & ~np.isnan(columns.reward)
-        groups = {
-            code: known & (columns.strategy.values == code)
-            for code, strategy in enumerate(self._memory.strategies)
-            if strategy.direction_id not in MENDING | EXAMINING
-        }
+        columns, strategies = self._memory.columns, self._memory.strategies
+        known = np.flatnonzero(self._here & ~np.isnan(columns.reward) & (columns.strategy.values >= 0))
+        known = known[np.argsort(columns.strategy.values[known], kind="stable")]
+        starts = np.flatnonzero(np.diff(columns.strategy.values[known], prepend=-1))
+        groups = dict(zip(columns.strategy.values[known][starts].tolist(), np.split(known, starts[1:]), strict=False))
         means = {code: _by_operator(columns, rows) for code, rows in groups.items()}
         spread = _pooled(list(means.values()))
         return tuple(
-            (self._memory.strategies[code].strategy_id, self._record(code, rows, means[code], spread))
+            (strategies[code].strategy_id, self._record(code, rows, means[code], spread))
             for code, rows in groups.items()
-            if len(means[code]) >= FEW
+            if len(means[code]) >= FEW and strategies[code].direction_id not in MENDING | EXAMINING
         )
 
-    def _record(self, code: int, rows: Bools, means: Sequence[float], spread: float) -> Record:
+    def _record(self, code: int, rows: Rows, means: Means, spread: float) -> Record:
         columns, count = self._memory.columns, len(means)
-        mean = float(np.mean(means))
-        square = sum((one - mean) ** 2 for one in means)
+        mean = float(means.mean())
+        square = float(((means - mean) ** 2).sum())
         half = 1.96 * math.sqrt((square + ASSUMED * spread**2) / (count - 1 + ASSUMED) / count)
         family = columns.categories["family"]
-        families = Counter(family.names[value] for value in family.values[rows])
+        often = np.bincount(family.values[rows], minlength=len(family.names))
         lost = self._here & columns.failed & (columns.strategy.values == code)
         return Record(
             name=self._memory.strategies[code].name,
             mean=mean,
             low=mean - half,
             high=mean + half,
-            steps=int(rows.sum()),
+            steps=len(rows),
             operators=count,
             failures=int(lost.sum()),
-            families=tuple(name for name, _ in families.most_common(4)),
+            families=tuple(family.names[one] for one in np.argsort(-often, kind="stable")[:FAMILIES] if often[one]),
         )
 
     @cached_property
@@ -192,14 +193,18 @@ class Ledger:
         """Rows to choose examples from, the best of each strategy, and the same as columns."""
         reward = self._memory.columns.reward
         gained = np.flatnonzero(self._here & (reward >= LEAST_GAIN) & (reward <= MOST_GAIN))
-        strategy = self._memory.columns.strategy.values
+        best = self._some_of_each(gained[np.argsort(-reward[gained], kind="stable")])
+        return self._read(self._memory.table.take(pa.array(best, pa.int64())))
+
+    def _some_of_each(self, rows: Rows) -> list[int]:
+        """The first :data:`KEPT` of ``rows`` of each strategy."""
         seen: Counter[int] = Counter()
         kept = []
-        for row in gained[np.argsort(-reward[gained], kind="stable")]:
-            seen[int(strategy[row])] += 1
-            if seen[int(strategy[row])] <= KEPT:
-                kept.append(int(row))
-        return self._read(self._memory.table.take(pa.array(kept, pa.int64())))
+        for row, code in zip(rows.tolist(), self._memory.columns.strategy.values[rows].tolist(), strict=True):
+            seen[code] += 1
+            if seen[code] <= KEPT:
+                kept.append(row)
+        return kept
 
     def _of_run(self, learnt: Sequence[Transition]) -> tuple[list[dict[str, Any]], Columns]:
         """Steps of the run that gained, as rows."""
@@ -214,19 +219,20 @@ class Ledger:
     def _cured(self) -> tuple[list[dict[str, Any]], Columns]:
         """Rows that failed and of which a child was correct, with its plan as ``cure``."""
         table, columns = self._memory.table, self._memory.columns
-        failed = np.flatnonzero(self._here & columns.failed)
-        wanted = {table["child_sha256"][int(row)].as_py(): int(row) for row in failed}
+        failed = self._some_of_each(np.flatnonzero(self._here & columns.failed))
+        wanted = {table["child_sha256"][row].as_py(): row for row in failed}
         children = table.select(["parent_sha256", "plan"]).filter(
             pc.and_(
-                pc.is_in(table["parent_sha256"].cast(pa.string()), pa.array(set(wanted) - {"", None}, pa.string())),
+                pc.is_in(
+                    table["parent_sha256"].cast(pa.string()),
+                    pa.array(sorted(name for name in wanted if name), pa.string()),
+                ),
                 pc.equal(table["outcome"].cast(pa.string()), Outcome.CORRECT.value),
             )
         )
-        cures = {wanted[row["parent_sha256"]]: row["plan"] for row in children.to_pylist() if row["plan"]}
-        failures = [str(table["child_sha256"][row]) for row in sorted(cures)]
-        told = dict(zip(failures, (cures[row] for row in sorted(cures)), strict=True))
-        rows, read = self._read(table.take(pa.array(sorted(cures), pa.int64())))
-        return [row | {"cure": told[row["child_sha256"]]} for row in rows], read
+        cures = {row["parent_sha256"]: row["plan"] for row in children.to_pylist() if row["plan"]}
+        rows, read = self._read(table.take(pa.array(sorted(wanted[name] for name in cures), pa.int64())))
+        return [row | {"cure": cures[row["child_sha256"]]} for row in rows], read
 
     def _read(self, table: pa.Table) -> tuple[list[dict[str, Any]], Columns]:
         """Rows whose plan is worth reading, and the same as columns."""
@@ -252,13 +258,14 @@ def _is(columns: Columns, name: str, text: str) -> Bools:
     return same
 
 
-def _by_operator(columns: Columns, rows: Bools) -> list[float]:
-    """Mean gain of each operator under ``rows``."""
-    tasks, reward = columns.task.values[rows], columns.reward[rows]
-    return [float(reward[tasks == task].mean()) for task in np.unique(tasks)]
+def _by_operator(columns: Columns, rows: Rows) -> Means:
+    """Mean gain of each operator among ``rows``."""
+    _, task = np.unique(columns.task.values[rows], return_inverse=True)
+    means: Means = np.bincount(task, weights=columns.reward[rows]) / np.bincount(task)
+    return means
 
 
-def _pooled(groups: Sequence[Sequence[float]]) -> float:
+def _pooled(groups: Sequence[Means]) -> float:
     """Standard deviation of operators around the mean of their group."""
     several = [group for group in groups if len(group) > 1]
     squares = sum(float(np.var(group)) * len(group) for group in several)
