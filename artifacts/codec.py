@@ -118,9 +118,18 @@ def _decode_record(kind: Any, data: object, where: str) -> object:
     try:
         return kind(**values)
     except TypeError as problem:
-        raise BadInputError(f"{where}: {problem}", "add the missing field") from problem
+        raise BadInputError(f"{where}: {_lacking(kind, values) or problem}", "add it") from problem
     except ValueError as problem:
         raise BadInputError(f"{where}: {problem}", "correct the value") from problem
+
+
+def _lacking(kind: Any, values: Mapping[str, object]) -> str:
+    """Which field without a default ``values`` has none of; empty when that is not what is wrong."""
+    missing = dataclasses.MISSING
+    needed = [
+        field.name for field in dataclasses.fields(kind) if (field.default, field.default_factory) == (missing,) * 2
+    ]
+    return next((f"field {name!r} is missing" for name in needed if name not in values), "")
 
 
 def _decode_member(kind: type[Enum], data: object, where: str) -> object:

@@ -13,14 +13,12 @@ from typing import Any
 from artifacts.candidate import Language, source_hash
 from artifacts.errors import BadInputError, UnavailableError
 from artifacts.runlog import RunLog
-from optimizer.arms.registry import ARMS
+from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, pool_path, read_manifest
 from optimizer.run.opening import load_memory, task_entry
 from optimizer.search.settings import SearchSettings
 from optimizer.tasks import Task
-
-WITHOUT_MEMORY = ("feedback", "best-of-n", "world-model")
 
 
 def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any]) -> RunManifest:

@@ -100,6 +100,8 @@ ARMS: Mapping[str, str] = {
     "best-of-n": "independent first implementations, no feedback",
 }
 """Names that ``--arm`` takes, with their meaning."""
+WITHOUT_MEMORY = tuple(name for name in ARMS if name not in _WITH_MEMORY)
+"""Arms that ask no memory."""
 
 
 def make_arm(name: str, memory: Memory | None, settings: SelectionSettings) -> Arm:

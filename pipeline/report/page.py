@@ -58,7 +58,9 @@ def write(path: Path, html: str) -> Path:
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except OSError as problem:
-        raise UnavailableError(f"cannot write {path} ({problem.strerror})", "choose another --out") from problem
+        raise UnavailableError(
+            f"cannot write {path} ({problem.strerror})", "name a place that can be written"
+        ) from problem
     return path
 
 

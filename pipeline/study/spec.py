@@ -11,7 +11,7 @@ from pathlib import Path
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from builder.judge.transfer import Part
-from pipeline.run_request import WITHOUT_MEMORY
+from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
 from pipeline.settings import read_toml
 
 RESERVED = ("memory", "store", "run", "arm", "seed", "leave-out", "json")
@@ -88,9 +88,13 @@ class Study:
             raise ValueError(f"memory {own[0]!r} has a base of its own and shares no choices with a replay target")
         if not self.base and len(own) < len(self.memory):
             raise ValueError("a study, or each of its memories, needs a base")
-        for what, names in (("memory", [m.name for m in self.memory]), ("target", [t.name for t in self.target])):
+        named = {"memory": [item.name for item in self.memory], "target": [item.name for item in self.target]}
+        for what, names in (named | {"arm": self.arms, "seed": self.seeds}).items():
             if not names or len(set(names)) < len(names):
-                raise ValueError(f"a study needs at least one {what}, each of its own name")
+                raise ValueError(f"a study needs at least one {what}, and none twice")
+        unknown = [arm for arm in self.arms if arm not in ARMS]
+        if unknown:
+            raise ValueError(f"unknown arm {unknown[0]!r}, one of {', '.join(ARMS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ def written(tmp_path: Path, text: str) -> Path:
         ("[[notify]]\non = ['failed']", "either a url or a command"),
         ("[[notify]]\non = ['late']\nurl = 'https://x'", "late"),
         ("name = [", "no TOML"),
+        ("[[rebuild]]\nname = 'a'\nstore = 's'", "field 'logs' is missing; add it"),
+        ("[service]\nport = 70000", "port lies in 0..65535, got 70000"),
     ],
 )
 def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, named: str) -> None:
@@ -61,6 +63,7 @@ def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, na
         (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nbackend = 'tpu'", "tpu"),
         (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = 'hashing'\nrunner = 'slurm'", "slurm"),
         (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = '/no/model'", "/no/model"),
+        (f"[[rebuild]]\nname = 'A b'\nlogs = ['{ROOT}']\nstore = 's'", "memory name 'A b' is not allowed"),
         ("[[transfer]]\nname = 'a'\nstudy = '/no/such.toml'", "/no/such.toml"),
         (f"[[transfer]]\nname = 'a'\nstudy = '{ROOT / 'pyproject.toml'}'", "pyproject.toml: Study"),
         ("", "no job"),

@@ -75,7 +75,15 @@ def test_a_study_is_every_memory_on_every_target_with_every_arm_and_seed(study: 
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [("leave_out = 'none'", "leave_out"), ("arms = 3", "arms"), ("speed = 1", "speed"), ("name = [", "no TOML")],
+    [
+        ("leave_out = 'none'", "leave_out"),
+        ("arms = 3", "arms"),
+        ("arms = ['feedback', 'guess']", "unknown arm 'guess'"),
+        ("arms = []", "at least one arm"),
+        ("seeds = [1, 1]", "at least one seed, and none twice"),
+        ("speed = 1", "speed"),
+        ("name = [", "no TOML"),
+    ],
 )
 def test_a_wrong_study_names_its_field(tmp_path: Path, change: str, named: str) -> None:
     path = tmp_path / "study.toml"
