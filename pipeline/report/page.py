@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,18 @@ def write(path: Path, html: str) -> Path:
     Raises:
         UnavailableError: the folder cannot be written.
     """
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".html.part")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(html)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        draft.write_text(html, encoding="utf-8", errors="replace")
+        draft.replace(path)
     except OSError as problem:
         raise UnavailableError(
             f"cannot write {path} ({problem.strerror})", "name a place that can be written"
         ) from problem
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return path
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.errors import UnavailableError
 from artifacts.memory.store import MemoryStore
 from artifacts.runlog import RunLog
 from pipeline.cli import main
+from pipeline.report.page import write
 from pipeline.report.writing import memory_of
 
 
@@ -152,3 +154,11 @@ def test_a_run_whose_memory_is_gone_still_has_a_report(tmp_path: Path) -> None:
     RunLog.create(tmp_path / "run", {"memory": "mined@0123", "store": str(tmp_path / "gone")}).close()
     assert memory_of(str(tmp_path / "elsewhere"), tmp_path / "run") is None
     assert htam("report", str(tmp_path / "run")) == 0
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    (tmp_path / "page.html/kept").touch()
+    with pytest.raises(UnavailableError):
+        write(tmp_path / "page.html", "<p>")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
