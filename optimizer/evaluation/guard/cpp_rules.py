@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp, top_level
-from optimizer.evaluation.guard.cpp_threads import operators_in_threads
-from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_REFUSED, REFUSED_CALLS
+from optimizer.evaluation.guard.cpp_threads import operators_in_threads, threads
+from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_IDLE, INCLUDES_REFUSED, REFUSED_CALLS
 
 _FREE = r"(?<![\w.>:])(?:std::|::)?"
 """Before a name: not a member, not part of a longer name or of another namespace."""
 
 _WORDS = {
-    "thread": r"std\s*::\s*(?:thread|jthread|async|packaged_task|promise|future)|pthread_\w+",
+    "thread": r"std\s*::\s*(?:async|packaged_task|promise|future|condition_variable)\w*|pthread_\w+",
     "file": r"std\s*::\s*(?:basic_)?[io]?f(?:ile)?stream|std\s*::\s*filesystem|std\s*::\s*freopen",
     "python": r"\bPy(?:[A-Z]\w*)?_\w+|\bpy(?:bind11)?\s*::\s*(?:exec|eval|eval_file|globals|module_?\s*::\s*import|"
     r"module_::import)|\bimport\s*\(",
@@ -74,14 +74,17 @@ def check_cpp(source: str, own_headers: frozenset[str] = frozenset()) -> tuple[G
             *_literals(text),
             *_macros(text),
             *operators_in_threads(text.code),
+            *threads(text.code),
         )
     )
 
 
 def _includes(text: CppText, own: frozenset[str]) -> Iterator[tuple[str, str, int]]:
+    used = re.sub(r"#[ \t]*include[^\n]*", "", text.code)
     for offset, spelled in text.includes:
         name = spelled[1:-1].strip()
         known = name in INCLUDES or name.startswith(INCLUDE_FOLDERS) or name in own
+        known = known or not re.search(INCLUDES_IDLE.get(name, ""), used)
         if not known or name.startswith(INCLUDES_REFUSED) or ".." in name:
             yield "include", f"header {name} is not allowed", offset
 

@@ -1,4 +1,4 @@
-"""Torch's operators inside parallel regions: the run-time guard hears those of one thread only."""
+"""Threads in C++: none that stay, and in none an operator of torch, since the run-time guard hears one thread only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from optimizer.evaluation.guard.tables import TORCH_MOVES
 
 _REGION = re.compile(r"#[ \t]*pragma[ \t]+omp\b[^\n]*|\b_Pragma\s*\([^)]*\)|\bparallel_(?:for|reduce)\b(?=[\s<(])")
+_THREAD = re.compile(r"\bstd\s*::\s*j?thread\b(?!\s*::\s*hardware_concurrency)")
+_STAYS = re.compile(
+    r"\b(?:detach|static|thread_local|new|malloc|release|swap|move|shared_ptr|unique_ptr|make_unique|make_shared|"
+    r"native_handle|struct|class|using|typedef)\b|\breturn\s+std\s*::"
+)
 _OPERATOR = re.compile(
     r"\b(?:torch|at)\s*::\s*([a-z_]\w*)\s*\(|(?:\.|->)\s*(matmul|mm|bmm|addmm|softmax|log_softmax|cumsum|einsum|topk)\s*\("
 )
@@ -30,6 +35,32 @@ def operators_in_threads(code: str) -> Iterator[tuple[str, str, int]]:
         found = next(_operators(region), "") or next((name for name in _CALL.findall(region) if name in users), "")
         if found:
             yield "thread", f"{found}, an operator of torch, in a parallel region is not allowed", match.start()
+
+
+def threads(code: str) -> Iterator[tuple[str, str, int]]:
+    """Rule, message and offset of each thread that may go on after its function has returned.
+
+    Those a function starts and joins are its own business, like a parallel region. A thread at file level, in a class
+    or on the heap may stay, and so may one of a function that holds static variables or never joins.
+    """
+    bodies = [(match.end() - 1, _balanced(code, match.end() - 1, "{}")) for match in _FUNCTION.finditer(code)]
+    users = _users(code)
+    for match in _THREAD.finditer(code):
+        body = next((body for start, body in bodies if start <= match.start() < start + len(body)), "")
+        joined = ".join()" in body.replace(" ", "") or "jthread" in match.group()
+        if not joined or _STAYS.search(body):
+            yield (
+                "thread",
+                f"{match.group()} may go on after the call: join it in the function that starts it",
+                match.start(),
+            )
+        elif next(_operators(body), "") or users & set(_CALL.findall(body)):
+            yield "thread", "an operator of torch beside threads is not allowed", match.start()
+
+
+def has_threads(code: str) -> bool:
+    """Whether the text names the thread that a library asks for."""
+    return _THREAD.search(code) is not None
 
 
 def _operators(text: str) -> Iterator[str]:

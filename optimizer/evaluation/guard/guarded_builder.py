@@ -6,8 +6,9 @@ from pathlib import Path
 
 from optimizer.evaluation.build.builder import Builder, BuildResult
 from optimizer.evaluation.build.request import BuildRequest
+from optimizer.evaluation.guard.cpp_threads import has_threads
 from optimizer.evaluation.guard.static import check_files
-from optimizer.evaluation.guard.symbols import refused_symbols
+from optimizer.evaluation.guard.symbols import THREAD_SYMBOLS, refused_symbols
 
 ROUTE = "guard"
 """Route of a result that the guard decided."""
@@ -28,6 +29,8 @@ class GuardedBuilder:
         built = self._builder.build(request)
         library = Path(built.library)
         names = refused_symbols(library, with_cuda=request.with_cuda) if library.is_file() else []
+        if any(has_threads(file.text) for file in request.files):  # looked at in the text
+            names = [name for name in names if not name.startswith(THREAD_SYMBOLS)]
         if names:
             return BuildResult(library="", route=ROUTE, log=f"{', '.join(names[:5])} may not be called [cpp_symbol]")
         return built

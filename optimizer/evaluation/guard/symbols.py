@@ -9,6 +9,7 @@ from pathlib import Path
 
 from optimizer.evaluation.guard.tables import REFUSED_CALLS
 
+THREAD_SYMBOLS = ("_ZNSt6thread", "_ZNSt7jthread")
 _DYNAMIC_SYMBOLS = 11
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -289,6 +289,13 @@ INCLUDE_FOLDERS = (
 INCLUDES_REFUSED = ("ATen/native", "ATen/cuda/CUDABlas", "ATen/cudnn", "ATen/cuda/CUDAGraph", "pybind11/embed",
     "pybind11/eval", "torch/script", "torch/csrc/autograd/python", "torch/csrc/jit", "c10/cuda/CUDACachingAllocator",
     "ATen/cuda/CUDAEvent", "torch/cuda.h", "torch/serialize")  # fmt: skip
+INCLUDES_IDLE = {
+    "chrono": r"\bchrono\b|_clock\b|\bduration_cast\b",
+    "future": r"\b(?:future|promise|async|packaged_task)\b",
+    "condition_variable": r"\bcondition_variable",
+    "fstream": r"\b\w*f(?:stream|ilebuf)\b",
+}
+"""Headers that may be included, as out of habit, where nothing of them is used."""
 INCLUDES = frozenset(
     [
         "algorithm",
@@ -299,7 +306,9 @@ INCLUDES = frozenset(
         "cassert",
         "assert.h",
         "cctype",
+        "cerrno",
         "cfloat",
+        "cinttypes",
         "float.h",
         "climits",
         "limits.h",
@@ -328,9 +337,12 @@ INCLUDES = frozenset(
         "list",
         "map",
         "memory",
+        "mutex",
+        "new",
         "numeric",
         "numbers",
         "optional",
+        "random",
         "ratio",
         "set",
         "span",
@@ -338,6 +350,7 @@ INCLUDES = frozenset(
         "stdexcept",
         "string",
         "string_view",
+        "thread",
         "tuple",
         "type_traits",
         "typeinfo",

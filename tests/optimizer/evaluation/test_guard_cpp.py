@@ -21,7 +21,16 @@ def fatal(source: str) -> set[str]:
 @pytest.mark.parametrize(
     ("rule", "source"),
     [
-        ("cpp_include", "#include <thread>"),
+        ("cpp_include", "#include <unistd.h>"),
+        ("cpp_include", "#include <chrono>\nusing namespace std; auto f() { return chrono::steady_clock::now(); }"),
+        ("cpp_thread", "void f() { std::thread t([] {}); t.detach(); }"),
+        ("cpp_thread", "void f() { static std::vector<std::thread> t; t.emplace_back([] {}); t[0].join(); }"),
+        ("cpp_thread", "std::vector<std::thread> t;\nvoid f() { t.emplace_back([] {}); t[0].join(); }"),
+        ("cpp_thread", "struct P { std::thread t; };\nvoid f() { P p; p.t.join(); }"),
+        ("cpp_thread", "void f() { auto* t = new std::thread([] {}); if (!t) t->join(); }"),
+        ("cpp_thread", "void f(at::Tensor x) { std::thread t([&] { x = at::softmax(x, 1); }); t.join(); }"),
+        ("cpp_timer", "long f() { return __rdtsc(); }"),
+        ("cpp_timer", "double f() { return omp_get_wtime(); }"),
         ("cpp_include", '#include "/etc/passwd"'),
         ("cpp_include", "#include <cublas_v2.h>"),
         ("cpp_include", "#include <ATen/native/SoftMax.h>"),
@@ -71,6 +80,9 @@ def test_a_forbidden_construct_is_fatal(rule: str, source: str) -> None:
         '#define CHECK(x) do { if (x) { fprintf(stderr, "bad"); exit(1); } } while (0)',
         "__global__ void k(float* p) { static __shared__ float t[32]; __syncthreads(); }",
         "void f() { cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, 1); }",
+        "#include <chrono>\n#include <mutex>\n#include <fstream>\n#include <random>\nint x;",
+        "#include <thread>\nvoid f(float* q) { std::vector<std::thread> t; for (int i = 0; i < 2; ++i) "
+        "t.emplace_back([=] { q[i] = 1; }); for (auto& w : t) w.join(); }",
         'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }',
     ],
 )
