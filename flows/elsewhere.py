@@ -103,14 +103,17 @@ def _wait(flow_run: UUID, alive: Path, lost_s: float) -> None:
     """Wait until the flow run has completed; while it waits for a worker, and at each new state, nothing is wrong."""
     known = StateType.SCHEDULED
     with get_client(sync_client=True) as client:
-        while (kind := _kind(client, flow_run, alive) or known) is not StateType.COMPLETED:
-            if kind is StateType.SCHEDULED or kind is not known:
+        while True:
+            kind = _kind(client, flow_run, alive)
+            if kind is StateType.COMPLETED:
+                return
+            if kind is StateType.SCHEDULED or kind not in (known, None):
                 alive.touch()
-            elif _age(alive) > (lost_s if kind is StateType.RUNNING else max(lost_s, START_S)):
+            elif _age(alive) > (lost_s if known is StateType.RUNNING else max(lost_s, START_S)):
                 with suppress(httpx.HTTPError):
                     client.set_flow_run_state(flow_run, Crashed(message="its host was lost"), force=True)
                 raise ConnectionError("the host of the run was lost")
-            known = kind
+            known = kind or known
             time.sleep(min(BEAT_S, lost_s / 4))
 
 
@@ -118,8 +121,12 @@ def _kind(client: SyncPrefectClient, flow_run: UUID, alive: Path) -> StateType |
     """What the flow run is doing; None when the server does not answer, which says nothing of the run."""
     try:
         state = client.read_flow_run(flow_run).state
-    except (httpx.TransportError, httpx.HTTPStatusError):
+    except httpx.TransportError:
         return None
+    except httpx.HTTPStatusError as problem:
+        if problem.response.is_server_error:
+            return None
+        raise
     kind = state.type if state is not None else StateType.SCHEDULED
     if kind is StateType.FAILED:
         raise HtamError(f"the run on another host failed: {state.message if state else ''}", f"see {alive.parent}")

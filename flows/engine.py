@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 from prefect import Flow, Task
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -109,6 +110,10 @@ def _no_child_left() -> Iterator[None]:
         raise
 
 
+LOST = (ConnectionError, TimeoutError, InterruptedError, BlockingIOError, httpx.TransportError)
+"""What may be there again on a second try; the last one is how a Prefect server that is away looks."""
+
+
 def is_infrastructure(error: BaseException) -> bool:
     """True for errors that may vanish on a second try: input and output, connections, lost workers.
 
@@ -117,7 +122,7 @@ def is_infrastructure(error: BaseException) -> bool:
     if isinstance(error, HtamError):
         return isinstance(error.__cause__, (ConnectionError, TimeoutError))
     lost_worker = type(error).__name__ in ("KilledWorker", "BrokenProcessPool", "CommClosedError", "WorkerCrashedError")
-    return lost_worker or isinstance(error, (ConnectionError, TimeoutError, InterruptedError, BlockingIOError))
+    return lost_worker or isinstance(error, LOST)
 
 
 async def retry_on_infrastructure(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

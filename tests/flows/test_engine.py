@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from artifacts.errors import BadInputError, HtamError, UnavailableError
@@ -59,6 +60,7 @@ def test_a_local_ray_cluster_stays_on_loopback_without_pages_or_statistics(monke
     [
         (ConnectionError("gone"), True),
         (TimeoutError("slow"), True),
+        (httpx.ConnectError("the server restarts"), True),
         (BadInputError("no such file"), False),
         (KeyError("a bug"), False),
         (FileNotFoundError("not there"), False),

@@ -83,7 +83,7 @@ def test_a_command_ends_with_the_process_that_waits_for_it(
     )
     with subprocess.Popen([sys.executable, "-P", "-c", script]) as parent:
         try:
-            until(lambda: parent.poll() is not None or any(pool.glob("jobs/*")))
+            until(lambda: parent.poll() is not None or any(pool.glob("jobs/cpu.*")))
             until(lambda: parent.poll() is not None or len(processes_that_mention(str(pool))) == 2)
             assert parent.poll() is None
         finally:

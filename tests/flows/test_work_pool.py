@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,16 +64,19 @@ class House:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def worker(self, number: int) -> tuple[str, ...]:
-        """Words of one worker of the work pool."""
-        return ("-m", "prefect", "worker", "start", "--pool", "gpus", "--type", "process", "--name", f"gpu-{number}")
+    def worker(self, number: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """One worker of the work pool, for one GPU."""
+        words = ("prefect", "worker", "start", "--pool", "gpus", "--type", "process", "--limit", "1")
+        name = f"gpu-{number}"
+        return self.started(name, "-m", *words, "--name", name, CUDA_VISIBLE_DEVICES=str(number))
 
     def story(self) -> str:
         """What one wants to read when a test failed."""
-        asked = subprocess.run([sys.executable, "-c", STATES], env=self.environment, capture_output=True, text=True)
+        with (self.base / "states.out").open("wb") as out, suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-c", STATES], env=self.environment, stdout=out, stderr=out, timeout=120)
         files = [*sorted(self.base.glob("*.out")), self.base / "log", self.base / "server" / "server.log"]
         texts = [f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}" for path in files]
-        return "\n".join([f"load {os.getloadavg()}", asked.stdout, asked.stderr[-1000:], *texts])
+        return "\n".join([f"load {os.getloadavg()}", *texts])
 
 
 @pytest.fixture
@@ -108,19 +111,15 @@ def test_tasks_of_a_lost_worker_are_done_by_the_other(tmp_path: Path, house: Hou
     given = json.dumps({"tasks": TASKS, "runs": str(tmp_path / "runs"), "options": options})
     with ExitStack() as started:
         suite = started.enter_context(house.started("suite", "-c", SUITE, given))
-        workers = {
-            process.pid: process
-            for number in range(2)
-            for words in [(*house.worker(number), "--limit", "1")]
-            for process in [
-                started.enter_context(house.started(f"gpu-{number}", *words, CUDA_VISIBLE_DEVICES=str(number)))
-            ]
-        }
+        workers = {}
+        for number in range(2):
+            process = started.enter_context(house.worker(number))
+            workers[process.pid] = process
 
         def ended() -> bool:
             return any(process.poll() is not None for process in (suite, *workers.values()))
 
-        until(lambda: ended() or len(list(pool.glob("jobs/*"))) == 2, house.story)
+        until(lambda: ended() or len(list(pool.glob("jobs/cpu.*"))) == 2, house.story)
         assert not ended(), house.story()
         (alive,) = (tmp_path / "runs").glob("*row_softmax*.alive")
         lost = group_of("row_softmax", list(workers))
@@ -129,7 +128,7 @@ def test_tasks_of_a_lost_worker_are_done_by_the_other(tmp_path: Path, house: Hou
         workers.pop(lost).wait()
         started.enter_context(answering(pool))
         until(lambda: suite.poll() is not None or not grown_old(alive), house.story)
-        until(lambda: ended(), house.story)
+        until(ended, house.story)
         assert suite.poll() == 0, house.story()
     runs = [Path(run) for run in json.loads((tmp_path / "suite.out").read_text().strip().splitlines()[-1])]
     assert len(runs) == 2
