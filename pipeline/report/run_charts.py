@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipeline.report import charts
 from pipeline.report.charts import Chart, Dot, Line
 from pipeline.report.figures import fast_p
+from pipeline.report.page import factor
 from pipeline.report.run_view import RunView, StepView, TaskView
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -173,7 +174,7 @@ def _lanes(task: TaskView) -> list[int]:
 
 def _node(step: StepView, place: tuple[float, float], baseline: str, target: str) -> Node:
     speedup = step.measurement.speedup(baseline)
-    label = f"{speedup:.2f}×" if speedup is not None else step.measurement.outcome.value.replace("_", " ")
+    label = factor(speedup) if speedup is not None else step.measurement.outcome.value.replace("_", " ")
     kind = "best" if step.best else "correct" if step.correct else "failed"
     direction = step.direction or step.mode
     return Node(x=place[0], y=place[1], kind=kind, label=label, direction=direction, title=_title(step), target=target)
