@@ -8,6 +8,7 @@ from pathlib import Path
 
 from artifacts.codec import decode, encode
 from artifacts.device import DeviceSpec, device_spec
+from artifacts.errors import ArtifactError
 from artifacts.measurement import Measurement
 from artifacts.memory.attention import AttentionSettings
 from artifacts.memory.htg import Memory
@@ -132,7 +133,7 @@ def task_entry(task: Task, sha256: str) -> TaskEntry:
 
 def arm_of(manifest: RunManifest) -> Arm:
     """The arm of a run, with its memory loaded and what it must forget left out."""
-    memory = load_memory(manifest.store, manifest.memory) if manifest.memory else None
+    memory = _memory_of(manifest) if manifest.memory else None
     chosen = manifest.selection
     attention = AttentionSettings()
     if memory is not None:
@@ -149,6 +150,18 @@ def chosen_attention(memory: Memory) -> AttentionSettings:
     values = dict(memory.manifest.scorer)
     advantage = bool(values.pop("advantage", AttentionSettings().advantage))
     return AttentionSettings(advantage=advantage, **values)
+
+
+def _memory_of(manifest: RunManifest) -> Memory:
+    try:
+        return load_memory(manifest.store, manifest.memory)
+    except ArtifactError as problem:
+        if "://" in manifest.store or Path(manifest.store).exists():
+            raise
+        fix = "go on from the directory in which the run was started, or put the store there"
+        raise ArtifactError(
+            f"the run's memory {manifest.memory} is in {manifest.store}, which is not here", fix
+        ) from problem
 
 
 def load_memory(store: str, reference: str) -> Memory:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.candidate import Language
+from artifacts.errors import ArtifactError
 from artifacts.memory.htg import Memory
 from artifacts.memory.retention import gc
 from artifacts.memory.store import MemoryStore
@@ -15,7 +16,7 @@ from artifacts.runlog import RunLog
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.run.holding import hold_memory, release_memory
 from optimizer.run.manifest import RunManifest, Selection
-from optimizer.run.opening import create_run
+from optimizer.run.opening import arm_of, create_run
 from optimizer.search.settings import SearchSettings
 
 
@@ -68,6 +69,14 @@ def test_runs_of_one_name_in_two_places_hold_on_their_own(store: MemoryStore, me
     hold_memory(tmp_path / "b" / "r", manifest)
     release_memory(tmp_path / "a" / "r", manifest)
     assert gc(store, memory.manifest.name).removed == ()
+
+
+def test_a_run_opened_elsewhere_says_where_its_memory_is_looked_for(
+    store: MemoryStore, memory: Memory, tmp_path: Path
+) -> None:
+    manifest = manifest_of("memories/of/mine", memory, published(store, memory))
+    with pytest.raises(ArtifactError, match="in memories/of/mine, which is not here; go on from the directory"):
+        arm_of(manifest)
 
 
 @pytest.mark.parametrize("run_id", ["Ünruly name!", "..", "x" * 300, "run"])
