@@ -1,6 +1,6 @@
 """Clustering against hand labels, plain k-means, other seeds, resampling and scale, in one run.
 
-    python benchmarks/clustering.py LABELS [--corpus FILE] [--scale 1000000] [--write]
+    python -P benchmarks/clustering.py LABELS [--corpus FILE] [--scale 1000000] [--write]
 
 LABELS has one JSON object a line: text, direction, strategy, and optionally split. CORPUS has one with text a line; it
 is clustered along with the labelled texts, as a builder would. Neither is shipped: they are texts of other people's
@@ -14,6 +14,7 @@ import hashlib
 import json
 import random
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -21,14 +22,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from results_file import write_results
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
-from builder.cluster import Clustering, ClusterSettings, cluster_texts
-from builder.cluster.taxonomy import seeds, taxonomy_sha256
-from builder.embed import CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder
-from builder.glossary import glossary_sha256
+from results_file import write_results  # noqa: E402
+from sklearn.cluster import KMeans  # noqa: E402
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score  # noqa: E402
+
+from builder.cluster import Clustering, ClusterSettings, cluster_texts  # noqa: E402
+from builder.cluster.taxonomy import seeds, taxonomy_sha256  # noqa: E402
+from builder.embed import CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder  # noqa: E402
+from builder.glossary import glossary_sha256  # noqa: E402
 
 KINDS = ("direction", "strategy")
 CLUSTERS = (8, 11, 14, 20, 30, 40, 60)
