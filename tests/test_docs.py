@@ -32,7 +32,12 @@ FIGURES = [
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
     ("docs/flows.md", "Prefect adds {:.1%} to 1,000 mapped tasks", "flows", ("overhead",)),
     ("docs/flows.md", "one server start of {:.0f} s", "flows", ("server_start_s",)),
-    ("docs/flows.md", "({} flows, {} workers, {} tuning", "soak", ("killed_flow", "killed_worker", "killed_tuning")),
+    (
+        "docs/flows.md",
+        "({} workers, {} tuning runs, {} flows)",
+        "soak",
+        ("killed_worker", "killed_tuning", "killed_flow"),
+    ),
 ]
 """Page, what it says with places for figures, result file and place in it, names of the figures there."""
 
