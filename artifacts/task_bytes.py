@@ -6,12 +6,12 @@ import ast
 import functools
 import math
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from artifacts.syntax import parse
 from artifacts.task import TaskRef
 
 MAX_SOURCE_CHARS = 200_000
@@ -75,10 +75,7 @@ def reference_bytes(reference: str) -> TaskBytes | None:
     if len(reference) > MAX_SOURCE_CHARS or "def get_inputs" not in reference:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes are the author's business
-            module = ast.parse(reference)
-        tensors = _inputs_of(module)
+        tensors = _inputs_of(parse(reference))
     except (SyntaxError, ValueError, RecursionError, MemoryError, _UnknownError):
         return None
     if not tensors:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import warnings
 from dataclasses import dataclass
 
 from artifacts.features.python_facts import PythonFacts, read_text, read_tree
+from artifacts.syntax import parse
 
 LIMIT = 200_000
 """Characters looked at; the longest of 2,402 published kernels has 37,000, hostile input more."""
@@ -77,9 +77,7 @@ def parse_python(text: str) -> ast.Module | None:
     if text.count("{") > _MOST_BRACES:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in kernels inside strings are the author's business
-            return ast.parse(text)
+        return parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
+
+from artifacts import syntax
 
 MAX_LITERAL_CHARS = 1_000_000
 MAX_NESTING = 40
@@ -23,7 +24,7 @@ def literal(text: str) -> Any:
     if _depth(text) > MAX_NESTING or _SIGN_RUN.search(text):
         raise ValueError(f"Python literal nested deeper than {MAX_NESTING}")
     try:
-        return ast.literal_eval(text.strip())
+        return syntax.literal(text.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as problem:
         raise ValueError(f"not a Python literal: {type(problem).__name__}") from problem
 
