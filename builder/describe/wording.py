@@ -49,6 +49,8 @@ _BOILERPLATE = re.compile(
     re.IGNORECASE,
 )
 _COMMENTS_READ = 60
+_WIDEST = 1_000
+"""Characters of a line in which a comment is looked for."""
 
 
 def written(change: Difference, parent_code: str, child_code: str) -> str:
@@ -71,7 +73,7 @@ def telling_comment(code: str, known: str = "") -> str:
 
     Comments that announce a routine act (check, allocate, launch, ...) tell nothing.
     """
-    for number, match in enumerate(_COMMENT.finditer(short_lines(code[:100_000]))):
+    for number, match in enumerate(_COMMENT.finditer(short_lines(code[:100_000], _WIDEST))):
         words = next((group for group in match.groups() if group), "").strip(" *=-")
         fitting = 12 <= len(words) <= 240 and not _BOILERPLATE.match(words)
         if fitting and words not in known and find_terms(words):
