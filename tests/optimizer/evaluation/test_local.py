@@ -48,6 +48,7 @@ class ModelNew(nn.Module):
         return ext.own(x)
 """
 
+pytestmark = pytest.mark.xdist_group("evaluator")
 SETTINGS = EvaluationSettings(seeds=2, min_samples=5, max_samples=20, budget_s=0.05, run_timeout_s=60)
 
 
@@ -80,7 +81,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
         ),
         job("broken task", CANDIDATE, task_source=TASK.replace("torch.relu(x)", "x.missing")),
     ]
-    evaluator = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.mktemp("builds")))
+    evaluator = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
     try:
         pairs = list(evaluator.evaluate(jobs))
     finally:
