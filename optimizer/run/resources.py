@@ -36,6 +36,23 @@ class Resources:
     prices: Path | None = None
 
 
+def require_here(manifest: RunManifest) -> None:
+    """See that this host has what a run needs, before its directory is made and its first answer paid.
+
+    Raises:
+        UnavailableError: there is no key, or no device to measure on.
+        BadInputError: the address is none.
+    """
+    if LlmSpec.parse(manifest.llm).kind in ("openai", "batch"):
+        from optimizer.llm.endpoint import endpoint_from_environment
+
+        endpoint_from_environment()
+    if manifest.evaluator == "local":
+        from optimizer.evaluation.hosts import devices_of
+
+        devices_of(manifest.backend)
+
+
 def make_client(manifest: RunManifest, path: Path, budget: Budget, resources: Resources) -> LlmClient | None:
     """The client that a run's ``llm`` names; None when answers come through files.
 

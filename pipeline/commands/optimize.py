@@ -144,11 +144,14 @@ def command(tasks: tuple[Path, ...], path: Path, as_json: bool, **options: Any) 
       htam optimize softmax.py --arm feedback --llm files --evaluator files --backend cuda --device h200 --run runs/b
     """
     from optimizer.run.opening import create_run
+    from optimizer.run.resources import require_here
     from optimizer.tasks import load_tasks
     from pipeline.run_request import wanted_manifest
     from pipeline.running import go_on
 
     found = load_tasks(tasks)
     allowed = resources(options)
-    log = create_run(path, wanted_manifest(path, found, options), found)
+    manifest = wanted_manifest(path, found, options)
+    require_here(manifest)
+    log = create_run(path, manifest, found)
     go_on(log, allowed, as_json=as_json)

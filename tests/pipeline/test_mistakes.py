@@ -133,6 +133,26 @@ def test_a_build_that_cannot_end_well_does_not_begin(
     assert not (tmp_path / "work").exists()
 
 
+def test_a_run_without_a_key_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = ("optimize", str(TASK), "--llm", "openai:m", "--arm", "feedback", "--run", str(tmp_path / "run"))
+    assert htam(*words) == 1
+    assert "OPENAI_API_KEY is not set" in one_line(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_device_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("optimizer.evaluation.hosts.nvidia_devices", tuple)
+    words = ("--backend", "cuda", "--device", "h200", "--run", str(tmp_path / "run"))
+    assert htam(*OPTIMIZE, *words) == 1
+    assert "no CUDA device on this host" in one_line(capsys)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert htam("memory", "list", "--store", str(tmp_path / "file")) == 1
