@@ -19,7 +19,7 @@ _LOOK_S = 0.1
 _LOG_BYTES = 1 << 20
 _FILE_BYTES = 1 << 30
 """Of one file; precompiled headers of torch take a third of that."""
-_LEAST_BYTES = 4 << 30
+_ENOUGH_BYTES = 8 << 30
 _SHARE = 0.75
 NICENESS = 10
 """A judge on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
@@ -125,9 +125,9 @@ def _limit(pid: int) -> None:
 
 
 def _memory_bytes() -> int:
-    """What one of as many compilers as there are cores may hold, so that no template takes the host down."""
+    """What one compiler may hold, so that no template takes the host down: what honest ones need, or a fair share."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(_LEAST_BYTES, int(_SHARE * total / (os.cpu_count() or 1)))
+    return max(int(_SHARE * total / (os.cpu_count() or 1)), min(_ENOUGH_BYTES, total // 2))
 
 
 def _ends_of(log: IO[bytes]) -> bytes:
