@@ -1,7 +1,7 @@
 """What a second worker brings: the same jobs through a pool with one worker a GPU, on two GPUs and on one, in one run.
 
     python -P benchmarks/pool.py --devices 0,1
-    python -P benchmarks/pool.py --backend cpu --runs examples/logs/cpu-first --most 2 --repeats 1    # a smoke test
+    python -P benchmarks/pool.py --backend cpu --runs examples/logs/cpu-first --most 2 --repeats 1 --start-s 300
 
 Needs torch and the standard library. Jobs are candidates of recorded runs with their tasks. All workers start and do
 every candidate once outside the clock, which builds it and warms them up. Then all workers together do each candidate
