@@ -24,9 +24,7 @@ def private_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("PREFECT_API_URL", raising=False)
         patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("prefect")))
         patch.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
-        patch.setenv(
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1200"
-        )  # for what never comes
+        patch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1200")  # for what never comes
         patch.setenv("PREFECT_LOGGING_TO_API_ENABLED", "false")
         flows.environment.set_defaults()
         yield
