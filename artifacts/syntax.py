@@ -40,6 +40,13 @@ def parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
+def expression(source: str) -> ast.expr:
+    """Syntax tree of one expression; raises what :func:`parse` does."""
+    with _TURNS.lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, mode="eval").body
+
+
 def literal(source: str) -> Any:
     """What the Python literal ``source`` spells; raises what :func:`ast.literal_eval` does."""
     with _TURNS.lock:

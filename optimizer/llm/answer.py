@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from artifacts.candidate import Candidate
 from artifacts.errors import BadAnswerError
+from artifacts.syntax import parse
 from optimizer.llm.protocol import LlmAnswer
 
 MAX_SOURCE_CHARS = 400_000
@@ -126,7 +127,7 @@ def _checked(source: str) -> str:
     if len(source) > MAX_SOURCE_CHARS:
         raise BadAnswerError(f"the code has {len(source)} characters", f"stay below {MAX_SOURCE_CHARS}")
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except SyntaxError as problem:
         line = (problem.text or "").strip()[:120]
         raise BadAnswerError(

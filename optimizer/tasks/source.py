@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from artifacts.errors import BadTaskError
+from artifacts.syntax import parse
 
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 """What the source of a task defines at top level, as in KernelBench."""
@@ -17,7 +18,7 @@ def parse_task(source: str, where: str) -> ast.Module:
         BadTaskError: it is no Python.
     """
     try:
-        return ast.parse(source)
+        return parse(source)
     except SyntaxError as problem:
         raise BadTaskError(f"{where} line {problem.lineno} is not Python: {problem.msg}", "correct the file") from None
     except (ValueError, RecursionError, MemoryError) as problem:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from artifacts.errors import BadAnswerError
+from artifacts.syntax import parse
 
 NAME = "TUNABLES"
 """Top-level dictionary in a candidate: constant → its legal values, as the prompt asks for it."""
@@ -46,7 +47,7 @@ def declared(source: str) -> Declared | None:
     Raises:
         BadAnswerError: there is one and it cannot be used; the candidate itself is not touched by that.
     """
-    body = ast.parse(source).body
+    body = parse(source).body
     found = [node.value for node in body if isinstance(node, ast.Assign) and _target(node) == NAME]
     if not found:
         return None
@@ -64,7 +65,7 @@ def with_setting(source: str, setting: Mapping[str, int]) -> str:
     Raises:
         BadAnswerError: a constant is not assigned once at top level.
     """
-    body = ast.parse(source).body
+    body = parse(source).body
     lines = source.encode("utf-8").split(b"\n")
     for name, value in setting.items():
         node = _assigned(body, name)

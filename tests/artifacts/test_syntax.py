@@ -1,3 +1,4 @@
+import ast
 import gc
 import threading
 import time
@@ -5,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from artifacts.syntax import literal, parse
+from artifacts.syntax import expression, literal, parse
 
 SOURCE = "x = [" + ", ".join(f"f({n}, (a + {n}) * [b, {{'c': {n}}}])" for n in range(100)) + "]\n"
 
@@ -54,3 +55,9 @@ def test_what_the_parser_warns_of_is_passed_over() -> None:
 
 def test_literals_are_read() -> None:
     assert literal("{'a': [1, None]}") == {"a": [1, None]}
+
+
+def test_an_expression_is_one() -> None:
+    assert ast.unparse(expression("a[0] + b")) == "a[0] + b"
+    with pytest.raises(SyntaxError):
+        expression("a; b")

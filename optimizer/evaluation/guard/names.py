@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from artifacts.syntax import expression
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -124,7 +126,7 @@ def _unquoted(hint: ast.expr) -> ast.expr:
     """A hint of which every text is parsed: some libraries evaluate them."""
     if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
         try:
-            parsed = ast.parse(hint.value.strip(), mode="eval").body
+            parsed = expression(hint.value.strip())
         except (SyntaxError, ValueError):  # nobody can evaluate it either
             return hint
         return ast.copy_location(_unquoted(parsed), hint)

@@ -8,6 +8,7 @@ import tokenize
 from collections.abc import Iterable
 
 from artifacts.measurement import GuardFinding
+from artifacts.syntax import parse
 from optimizer.evaluation.guard import python_rules, work_rules
 from optimizer.evaluation.guard.cpp_rules import check_cpp
 from optimizer.evaluation.guard.module_values import module_values, setup_modules
@@ -40,7 +41,7 @@ def check_source(source: str, backend: str) -> tuple[GuardFinding, ...]:
             GuardFinding(rule="encoding", message=f"the file says that it is {encoding}: it must be UTF-8", line=1),
         )
     try:
-        return _findings(ast.parse(source))
+        return _findings(parse(source))
     except (SyntaxError, ValueError):
         return ()
     except (RecursionError, MemoryError):  # the second is how a parser says that its stack is too small

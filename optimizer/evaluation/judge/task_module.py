@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadTaskError
+from artifacts.syntax import parse
 
 REQUIRED = ("Model", "get_inputs")
 MODULE_NAME = "htam_task"
@@ -33,7 +34,7 @@ def check_task_source(source: str, name: str) -> None:
         BadTaskError: no Python, or a required name is missing.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError) as problem:
         raise BadTaskError(f"task {name} is not Python: {problem}", "correct the file") from problem
     defined = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
