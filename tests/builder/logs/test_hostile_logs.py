@@ -5,7 +5,6 @@ import os
 import random
 import resource
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,8 @@ from builder.logs.logfile import LogFile
 from builder.logs.registry import importer_for
 from builder.trust import flag_repeats, hacks_in
 
-SECONDS = 20.0
-"""Generous: two busy cores; what must not happen takes minutes."""
+pytestmark = pytest.mark.timeout(120)
+"""What must not happen takes minutes, or all memory."""
 
 
 def reread(format_name: str, path: Path) -> tuple[int, int, list[str]]:
@@ -268,10 +267,8 @@ def test_links_pipes_and_deep_directories_are_passed_over_with_a_reason(samples,
     ],
 )
 def test_literal_bombs_are_refused_at_once(text):
-    started = time.monotonic()
     with pytest.raises(ValueError, match="literal"):
         literal(text)
-    assert time.monotonic() - started < SECONDS
 
 
 def test_a_literal_that_is_none_is_read():
@@ -347,9 +344,7 @@ def test_a_word_or_a_blank_without_end_is_quarantined(samples, tmp_path):
 
 
 def test_sources_of_equal_lines_are_not_compared():
-    started = time.monotonic()
     assert added_fragment("//\n" * 30_000, "//\n" * 30_000 + "int x = 1;\n") == ""
-    assert time.monotonic() - started < SECONDS
 
 
 def test_a_gzip_bomb_is_read_line_by_line(tmp_path):
@@ -359,10 +354,8 @@ def test_a_gzip_bomb_is_read_line_by_line(tmp_path):
     with gzip.open(path, "wb", compresslevel=9) as stream:
         for _ in range(100):
             stream.write(b" " * 1_000_000)
-    started = time.monotonic()
     records, steps, _ = reread("evolution-trace", path)
     assert (records, steps) == (1, 0)
-    assert time.monotonic() - started < SECONDS
 
 
 def test_a_truncated_gzip_is_quarantined_where_it_ends(samples, tmp_path):
