@@ -124,3 +124,9 @@ def test_other_findings_are_not_judged_again(tmp_path: Path) -> None:
 
 def test_on_a_device_of_its_own_clocks_are_believed_at_once(tmp_path: Path) -> None:
     assert measured(tmp_path, "cuda", disagreeing(Outcome.REJECTED), RIGHT) == (Outcome.REJECTED, 1)
+
+
+def test_two_whole_measurements_may_lie_any_way_apart_on_a_busy_cpu() -> None:
+    assert clocks_disagree("unsteady", "far apart", 0.01, "cpu", lambda: True).outcome is Outcome.INFRA_ERROR
+    assert clocks_disagree("unsteady", "far apart", 0.01, "cpu", lambda: False).outcome is Outcome.REJECTED
+    assert clocks_disagree("clock", "far apart", 0.01, "cpu", lambda: True).outcome is Outcome.REJECTED
