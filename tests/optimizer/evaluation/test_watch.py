@@ -15,7 +15,7 @@ from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.judge.host_load import HostLoad
-from optimizer.evaluation.judge.watch import seen_from_outside
+from optimizer.evaluation.judge.watch import clocks_disagree, seen_from_outside
 from optimizer.evaluation.stages import Built, Stages
 
 REPORTED = Timing(median_us=100.0, low_us=99.0, high_us=101.0)
