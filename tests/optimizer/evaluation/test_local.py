@@ -84,10 +84,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
     evaluator = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
     try:
         pairs = list(evaluator.evaluate(jobs))
+        assert sorted(name for name, _ in pairs) == sorted(each.job_id for each in jobs)
+        measured = dict(pairs)
+        for _ in range(4):  # beside other tests a machine may be too busy to time anything
+            measured |= evaluator.evaluate(each for each in jobs if "too busy" in measured[each.job_id].error)
     finally:
         evaluator.close()
-    assert sorted(name for name, _ in pairs) == sorted(each.job_id for each in jobs)
-    return dict(pairs)
+    return measured
 
 
 @pytest.mark.timeout(600)
