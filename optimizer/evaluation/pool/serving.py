@@ -107,7 +107,8 @@ class PoolWorker:
             lane.result()
 
     def _drop(self) -> None:
-        """Give back what is under way without waiting for it."""
+        """Give back what is under way without waiting for it, and claim nothing any more."""
+        self.stop()  # the lanes may not all have begun, and then nobody else has said so
         with self._lock:
             self._dropped = True
             for held in self._held:
@@ -120,15 +121,21 @@ class PoolWorker:
     def _lane(self) -> None:
         try:
             while not self._stop.is_set():
-                claimed = self._pool.claim(self.card.worker, tuple(self.card.devices))
+                claimed = self._claim()
                 if claimed is None:
                     self._stop.wait(POLL_S)
-                elif self._dropped:
-                    self._pool.give_back(claimed[0])
                 else:
                     self._do(*claimed)
         finally:
             self.stop()  # a lane that failed takes the others with it
+
+    def _claim(self) -> tuple[Entry, str] | None:
+        """Take a job that :meth:`_drop` will give back: what is claimed and what is held never differ for others."""
+        with self._lock:
+            claimed = None if self._dropped else self._pool.claim(self.card.worker, tuple(self.card.devices))
+            if claimed is not None:
+                self._held.add(claimed[0])
+        return claimed
 
     def _do(self, held: Entry, text: str) -> None:
         with self._returning(held):
@@ -148,8 +155,6 @@ class PoolWorker:
     @contextmanager
     def _returning(self, held: Entry) -> Iterator[None]:
         """Give the job back when anything keeps it from being finished."""
-        with self._lock:
-            self._held.add(held)
         try:
             yield
         except BaseException:

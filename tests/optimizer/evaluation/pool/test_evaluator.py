@@ -6,8 +6,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +76,24 @@ def test_a_worker_that_is_idle_for_long_enough_leaves(tmp_path: Path) -> None:
     assert list((tmp_path / "workers").iterdir()) == []
 
 
-def test_a_worker_that_is_interrupted_gives_back_what_it_has_and_publishes_nothing_more(tmp_path: Path) -> None:
+class SlowThreads(ThreadPoolExecutor):
+    """Still begins its second lane when the signal comes that the first one causes."""
+
+    begun = 0
+
+    def submit(self, *words: Any, **named: Any) -> Future[Any]:
+        lane = super().submit(*words, **named)
+        self.begun += 1
+        if self.begun == 2:
+            until(lambda: False)
+        return lane
+
+
+@pytest.mark.parametrize("threads", [ThreadPoolExecutor, SlowThreads])
+def test_a_worker_that_is_interrupted_gives_back_what_it_has_and_publishes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: type[ThreadPoolExecutor]
+) -> None:
+    monkeypatch.setattr("optimizer.evaluation.pool.serving.ThreadPoolExecutor", threads)
     pool, scripted, let_go = PoolFolder(tmp_path), Scripted(), threading.Event()
     scripted.hold = let_go
     key = pool.submit(job("a"))
