@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from artifacts.runlog import Event
+    from optimizer.llm.openai_client import Retry
+
+DOING = {"request": "asking", "answer": "answered", "candidate": "measuring", "measurement": "measured"}
+"""Kind of an event → what a task does after it."""
+WAITING = ("asking", "measuring")
 
 
 class Progress:
@@ -35,7 +41,7 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(self._table(), console=Console(stderr=True), refresh_per_second=4)
+            self._live = Live(get_renderable=self._table, console=Console(stderr=True), refresh_per_second=4)
             self._live.__enter__()
         return self
 
@@ -53,10 +59,16 @@ class Progress:
         row = self._rows.get(event.key.rsplit("/", 1)[0])
         if row is not None:
             row.take(event)
-        if self._live is not None:
-            self._live.update(self._table())
-        elif event.kind == "step":
+        if self._live is None and event.kind == "step":
             click.echo(f"{event.key}  {event.payload['mode']:<8}  {outcome(event.payload)}", err=True)
+
+    def retrying(self, retry: Retry) -> None:
+        """Say that a task waits because its endpoint gave no answer, and why."""
+        task = retry.request.task
+        if self._live is None:
+            click.echo(f"{task}/{retry.request.slot}  {retry}", err=True)
+        elif task in self._rows:
+            self._rows[task].does(str(retry))
 
     def _table(self) -> Table:
         from rich.table import Table
@@ -67,7 +79,7 @@ class Progress:
             table.add_column(name)
         for task, row in self._rows.items():
             best = "" if row.best is None else f"{row.best:.2f}x"
-            table.add_row(task, str(row.steps), best, row.now)
+            table.add_row(task, str(row.steps), best, row.now())
         return table
 
 
@@ -77,15 +89,25 @@ class _Row:
     def __init__(self) -> None:
         self.steps = 0
         self.best: float | None = None
-        self.now = ""
+        self._now = ""
+        self._since = 0.0
+
+    def now(self) -> str:
+        """What is going on, and for how long where something is waited for."""
+        seconds = time.monotonic() - self._since
+        return f"{self._now}, {seconds:.0f} s" if self._now in WAITING and seconds >= 1 else self._now
+
+    def does(self, what: str) -> None:
+        """Note what begins now."""
+        self._now, self._since = what, time.monotonic()
 
     def take(self, event: Event) -> None:
         """Update from one event of the task."""
-        doing = {"request": "asking", "answer": "answered", "candidate": "measuring", "measurement": "measured"}
-        self.now = doing.get(event.kind, self.now)
+        if event.kind in DOING:
+            self.does(DOING[event.kind])
         if event.kind == "step":
             self.steps = max(self.steps, event.payload["index"] + 1)
-            self.now = outcome(event.payload)[:60]
+            self.does(outcome(event.payload)[:60])
             ratio = _speedup(event.payload)
             if ratio is not None:
                 self.best = max(ratio, self.best or 0.0)

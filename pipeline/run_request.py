@@ -12,6 +12,7 @@ from typing import Any
 
 from artifacts.candidate import Language, source_hash
 from artifacts.errors import BadInputError, UnavailableError
+from artifacts.memory.store import LATEST
 from artifacts.runlog import RunLog
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
 from optimizer.evaluation.job import EvaluationSettings
@@ -19,6 +20,9 @@ from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, p
 from optimizer.run.opening import load_memory, task_entry
 from optimizer.search.settings import SearchSettings
 from optimizer.tasks import Task
+
+DEFAULT_STORE = "memories"
+"""Where a run that begins looks for its memory unless it is told."""
 
 
 def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any]) -> RunManifest:
@@ -30,6 +34,7 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
     """
     known = read_manifest(RunLog.open(path)) if RunLog.is_run(path) else None
     backend = options["backend"]
+    store = options["store"] or (DEFAULT_STORE if known is None else known.store)
     try:
         return RunManifest(
             run_id=path.resolve().name,
@@ -40,8 +45,8 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
             backend=backend,
             device=_device(options, known),
             language=_language(options["language"], backend),
-            memory=_memory(options, known),
-            store=options["store"],
+            memory=_memory(options, known, store),
+            store=store,
             seed=_seed(options, known),
             tasks=tuple(task_entry(task, source_hash(task.source)) for task in tasks),
             search=SearchSettings(
@@ -101,8 +106,8 @@ def _model(llm: str) -> str:
     return entries[0].model
 
 
-def _memory(options: Mapping[str, Any], known: RunManifest | None) -> str:
-    wanted = str(options["memory"])
+def _memory(options: Mapping[str, Any], known: RunManifest | None, store: str) -> str:
+    wanted = str(options["memory"]).removesuffix(f"@{LATEST}")
     if options["arm"] in WITHOUT_MEMORY:
         if wanted:
             raise BadInputError(f"arm {options['arm']} uses no memory", "leave --memory out")
@@ -111,7 +116,7 @@ def _memory(options: Mapping[str, Any], known: RunManifest | None) -> str:
         raise BadInputError(f"arm {options['arm']!r} needs a memory", "give --memory NAME, or use --arm feedback")
     if known is not None and known.memory.partition("@")[0] == wanted:
         return known.memory
-    return load_memory(options["store"], wanted).reference
+    return load_memory(store, wanted).reference
 
 
 def _device(options: Mapping[str, Any], known: RunManifest | None) -> str:

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from optimizer.search.session import Session, Standing
 
 
-def go_on(log: RunLog, resources: Resources, *, as_json: bool = False) -> Standing:
+def go_on(log: RunLog, resources: Resources, *, store: str = "", as_json: bool = False) -> Standing:
     """Advance a run as far as it goes, print where it stands, and raise what a user must solve.
+
+    Args:
+        store: where the run's memory is now; where the run found it when empty.
 
     Raises:
         HtamError: budget used up, endpoint gone, ...; everything measured so far is kept.
         click.Abort: stopped by Ctrl-C before its end, so that no later command takes it for done.
     """
     stopped: list[int] = []
-    standing = asyncio.run(_sit(log, resources, stopped))
+    standing = asyncio.run(_sit(log, resources, store, stopped))
     _report(log.path, standing, as_json)
     if standing.result.problem is not None:
         raise standing.result.problem
@@ -36,7 +39,7 @@ def go_on(log: RunLog, resources: Resources, *, as_json: bool = False) -> Standi
     return standing
 
 
-async def _sit(log: RunLog, resources: Resources, stopped: list[int]) -> Standing:
+async def _sit(log: RunLog, resources: Resources, store: str, stopped: list[int]) -> Standing:
     from optimizer.run.holding import release_memory
     from optimizer.run.manifest import read_manifest
     from optimizer.run.opening import OpenRun
@@ -44,7 +47,7 @@ async def _sit(log: RunLog, resources: Resources, stopped: list[int]) -> Standin
 
     known = read_manifest(log)
     progress = Progress(tuple(entry.task.task_id for entry in known.tasks), known.search.steps)
-    run = OpenRun(log, resources=resources, listener=progress)
+    run = OpenRun(log, resources=resources, listener=progress, on_retry=progress.retrying, store=store)
     try:
         session = run.session()
         _stop_on_interrupt(session, stopped)
@@ -52,7 +55,8 @@ async def _sit(log: RunLog, resources: Resources, stopped: list[int]) -> Standin
             standing = await session.advance()
         write_winners(log.path, session.searches, run.manifest)
         if standing.complete:
-            release_memory(log.path, run.manifest)
+            for manifest in (known, run.manifest):  # a run that was begun elsewhere holds its memory there
+                release_memory(log.path, manifest)
         return standing
     finally:
         await run.close()

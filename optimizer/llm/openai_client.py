@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from artifacts.errors import BudgetExceededError, UnavailableError
@@ -14,6 +15,27 @@ from optimizer.llm.meter import Meter
 from optimizer.llm.openai_call import OpenAiCall, Timeouts
 from optimizer.llm.openai_errors import Broken
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """A request that will be sent again, and after what pause: for people who wait for its answer.
+
+    Attributes:
+        request: what is asked.
+        reason: why the last attempt gave no answer.
+        wait_s: pause before the next.
+        attempt, attempts: number of the next, from 1, and how many there are at most.
+    """
+
+    request: LlmRequest
+    reason: str
+    wait_s: float
+    attempt: int
+    attempts: int
+
+    def __str__(self) -> str:
+        return f"{self.reason}; asked again in {self.wait_s:.0f} s, attempt {self.attempt} of {self.attempts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +70,7 @@ class OpenAiClient:
         endpoint: address and key.
         meter: counts every attempt and keeps the budget.
         settings: concurrency and patience.
+        on_retry: told before each pause.
     """
 
     def __init__(
@@ -56,8 +79,10 @@ class OpenAiClient:
         *,
         meter: Meter,
         settings: ClientSettings | None = None,
+        on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
         self._settings = settings or ClientSettings()
+        self._on_retry = on_retry
         self._meter = meter
         self._call = OpenAiCall(endpoint, timeouts=self._settings.timeouts, stream=self._settings.stream)
         self._slots = asyncio.Semaphore(self._settings.concurrency)
@@ -130,7 +155,9 @@ class OpenAiClient:
             return
         if broken.wait_s is None:
             longest = min(self._settings.first_wait_s * 2 ** (failures - 1), self._settings.longest_wait_s)
-            await asyncio.sleep(random.uniform(longest / 2, longest))
+            wait_s = random.uniform(longest / 2, longest)
+            self._say(broken, wait_s, failures, request)
+            await asyncio.sleep(wait_s)
             return
         if broken.wait_s > self._settings.patience_s:
             raise UnavailableError(
@@ -138,6 +165,14 @@ class OpenAiClient:
                 "run the same command later to go on",
             )
         self._resume_at = max(self._resume_at, time.monotonic() + broken.wait_s)
+        if broken.wait_s:
+            self._say(broken, broken.wait_s, failures, request)
+
+    def _say(self, broken: Broken, wait_s: float, failures: int, request: LlmRequest) -> None:
+        if self._on_retry is not None:
+            attempt, attempts = failures + 1, self._settings.attempts
+            said = Retry(request=request, reason=broken.reason, wait_s=wait_s, attempt=attempt, attempts=attempts)
+            self._on_retry(said)
 
 
 def _after(answer: LlmAnswer, reasons: list[str], lost: Spent) -> LlmAnswer:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from artifacts.codec import decode, encode
 from artifacts.device import DeviceSpec, device_spec
@@ -31,6 +33,9 @@ from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
 from optimizer.tuning.search import TuningSettings
 
+if TYPE_CHECKING:
+    from optimizer.llm.openai_client import Retry
+
 LONGEST_PAUSE_S = 600.0
 """Longer silences in a log count as the run having been away."""
 
@@ -41,32 +46,44 @@ class OpenRun:
     Args:
         resources: what this sitting may use.
         listener: told of every new event.
+        on_retry: told when an endpoint has to be asked again.
+        store: where the run's memory is now; where the run found it when empty.
     """
 
-    def __init__(self, log: RunLog, *, resources: Resources | None = None, listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        log: RunLog,
+        *,
+        resources: Resources | None = None,
+        listener: Listener | None = None,
+        on_retry: Callable[[Retry], None] | None = None,
+        store: str = "",
+    ) -> None:
         self.log = log
-        self.manifest = read_manifest(log)
+        known = read_manifest(log)
+        self.manifest = replace(known, store=store or known.store)
         self.journal = Journal(log, listener)
         self.tasks = tuple(_task(log, entry) for entry in self.manifest.tasks)
         self.arm = arm_of(self.manifest)
         self._resources = resources or Resources()
+        self._on_retry = on_retry
         self._llm: LlmClient | None = None
         self._bench: Bench | None = None
 
     @classmethod
-    def at(cls, path: Path, *, resources: Resources | None = None) -> OpenRun:
-        """Open the run in ``path``.
+    def at(cls, path: Path, *, resources: Resources | None = None, store: str = "") -> OpenRun:
+        """Open the run in ``path``; ``store`` as for the class.
 
         Raises:
             RunLogError: there is none.
             ArtifactError: its memory is gone or damaged.
         """
-        return cls(RunLog.open(path), resources=resources)
+        return cls(RunLog.open(path), resources=resources, store=store)
 
     def session(self) -> Session:
         """A sitting, to be advanced in a running event loop."""
         budget = Budget(self._resources.limits, spent_in(self.journal, self.log))
-        self._llm = make_client(self.manifest, self.log.path, budget, self._resources)
+        self._llm = make_client(self.manifest, self.log.path, budget, self._resources, self._on_retry)
         self._bench = make_bench(self.manifest, self._resources)
         return Session(
             self.tasks,
@@ -158,7 +175,7 @@ def _memory_of(manifest: RunManifest) -> Memory:
     except ArtifactError as problem:
         if "://" in manifest.store or Path(manifest.store).exists():
             raise
-        fix = "go on from the directory in which the run was started, or put the store there"
+        fix = "name its place with --store, or go on from the directory in which the run was started"
         raise ArtifactError(
             f"the run's memory {manifest.memory} is in {manifest.store}, which is not here", fix
         ) from problem

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optimizer.llm.budget import Budget, BudgetLimits
 from optimizer.llm.cassette import Cassette, RecordingClient, ReplayClient
 from optimizer.llm.protocol import LlmClient
 from optimizer.run.manifest import LlmSpec, RunManifest
 from optimizer.search.bench import Bench
+
+if TYPE_CHECKING:
+    from optimizer.llm.openai_client import Retry
 
 CASSETTE = "cassette.jsonl"
 """Recording of a run's answers, in its directory."""
@@ -53,8 +58,17 @@ def require_here(manifest: RunManifest) -> None:
         devices_of(manifest.backend)
 
 
-def make_client(manifest: RunManifest, path: Path, budget: Budget, resources: Resources) -> LlmClient | None:
+def make_client(
+    manifest: RunManifest,
+    path: Path,
+    budget: Budget,
+    resources: Resources,
+    on_retry: Callable[[Retry], None] | None = None,
+) -> LlmClient | None:
     """The client that a run's ``llm`` names; None when answers come through files.
+
+    Args:
+        on_retry: told when an endpoint has to be asked again.
 
     Raises:
         UnavailableError: there is no key.
@@ -65,10 +79,13 @@ def make_client(manifest: RunManifest, path: Path, budget: Budget, resources: Re
         return None
     if spec.kind == "replay":
         return ReplayClient(Cassette(Path(spec.name)), by_slot=True)
-    return RecordingClient(_endpoint_client(spec, path, budget, resources), Cassette(path / CASSETTE, writable=True))
+    client = _endpoint_client(spec, path, budget, resources, on_retry)
+    return RecordingClient(client, Cassette(path / CASSETTE, writable=True))
 
 
-def _endpoint_client(spec: LlmSpec, path: Path, budget: Budget, resources: Resources) -> LlmClient:
+def _endpoint_client(
+    spec: LlmSpec, path: Path, budget: Budget, resources: Resources, on_retry: Callable[[Retry], None] | None
+) -> LlmClient:
     from optimizer.llm.endpoint import endpoint_from_environment
     from optimizer.llm.meter import Meter
     from optimizer.llm.prices import load_prices
@@ -81,7 +98,7 @@ def _endpoint_client(spec: LlmSpec, path: Path, budget: Budget, resources: Resou
     from optimizer.llm.openai_client import ClientSettings, OpenAiClient
 
     settings = ClientSettings(concurrency=resources.concurrency)
-    return OpenAiClient(endpoint, meter=Meter(prices, budget), settings=settings)
+    return OpenAiClient(endpoint, meter=Meter(prices, budget), settings=settings, on_retry=on_retry)
 
 
 def make_bench(manifest: RunManifest, resources: Resources) -> Bench | None:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import click
 
+from pipeline.commands.optimize import STORE
+
 
 @click.command(name="ask")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--requests", type=click.Path(path_type=Path), help="Write open LLM requests here (OpenAI-Batch JSONL).")
 @click.option("--jobs", type=click.Path(path_type=Path), help="Write open evaluation jobs here (JSONL).")
-def command(run: Path, requests: Path | None, jobs: Path | None) -> None:
+@click.option("--store", default="", help=STORE)
+def command(run: Path, requests: Path | None, jobs: Path | None, store: str) -> None:
     """Write the open LLM requests and evaluation jobs of RUN as files; without options, count them.
 
     \b
@@ -23,7 +26,7 @@ def command(run: Path, requests: Path | None, jobs: Path | None) -> None:
     from optimizer.run.exchange import standing, write_jobs
     from optimizer.run.opening import OpenRun
 
-    opened = OpenRun.at(run)
+    opened = OpenRun.at(run, store=store)
     found = standing(opened)
     opened.log.close()
     if requests is not None:

@@ -9,6 +9,9 @@ import click
 
 from artifacts.errors import BadInputError
 
+STORE = "Where the run's memory is now, if no longer where the run found it."
+"""Help of ``--store`` of the commands that go on with a run."""
+
 BUDGETS = (
     click.option(
         "--budget-usd", type=click.FloatRange(min=0, min_open=True), help="Stop before more money than this is spent."
@@ -78,7 +81,11 @@ def resources(options: dict[str, Any]) -> Any:
     help="Run directory; an existing run is gone on with.",
 )
 @click.option("--memory", default="", help="NAME[@VERSION|@TAG] of the memory; the run pins the version.")
-@click.option("--store", default="memories", show_default=True, help="Folder or fsspec URL that holds memories.")
+@click.option(
+    "--store",
+    default="",
+    help="Folder or fsspec URL that holds memories [default: memories; to go on: where the run found its own].",
+)
 @click.option("--backend", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--llm", required=True, help="openai:MODEL, batch:MODEL, replay:FILE or files[:MODEL].")
 @click.option("--evaluator", default="local", show_default=True, help="local, files, or pool:DIR (see docs/flows.md).")
@@ -154,4 +161,4 @@ def command(tasks: tuple[Path, ...], path: Path, as_json: bool, **options: Any) 
     manifest = wanted_manifest(path, found, options)
     require_here(manifest)
     log = create_run(path, manifest, found)
-    go_on(log, allowed, as_json=as_json)
+    go_on(log, allowed, store=options["store"], as_json=as_json)

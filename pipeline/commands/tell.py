@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from artifacts.errors import BadInputError
-from pipeline.commands.optimize import budget_options, resources
+from pipeline.commands.optimize import STORE, budget_options, resources
 
 
 @click.command(name="tell")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--store", default="", help=STORE)
 @click.option("--json", "as_json", is_flag=True, help="Print where the run stands as JSON.")
 @budget_options
-def command(run: Path, files: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def command(run: Path, files: tuple[Path, ...], store: str, as_json: bool, **options: Any) -> None:
     """Give RUN the answers or measurements in FILES and let it go on.
 
     Answers are OpenAI-Batch output, or lines {"custom_id": KEY, "text": ANSWER}; measurements are the worker's
@@ -32,11 +33,11 @@ def command(run: Path, files: tuple[Path, ...], as_json: bool, **options: Any) -
     from pipeline.running import go_on
 
     told = read_told(files)
-    opened = OpenRun.at(run)
+    opened = OpenRun.at(run, store=store)
     taken = take(opened, told)
     opened.log.close()
     click.echo(f"taken: {taken.answers} answers, {taken.measurements} measurements", err=True)
-    go_on(RunLog.open(run), resources(options), as_json=as_json)
+    go_on(RunLog.open(run), resources(options), store=store, as_json=as_json)
     problems = [*told.problems, *(f"nobody waits for {key}" for key in taken.unknown)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

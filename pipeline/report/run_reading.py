@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.codec import decode
+from artifacts.errors import RunLogError
 from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
@@ -20,10 +21,12 @@ def read_run(path: Path, direction_names: Mapping[str, str] | None = None) -> Ru
     """Read the run in ``path``; directions are shown under ``direction_names`` where they are known.
 
     Raises:
-        RunLogError: no run, or one that is damaged.
+        RunLogError: no run, one that is damaged, or one that has not begun.
     """
     log = RunLog.open(path)
     events = list(log.events())
+    if not events:
+        raise RunLogError(f"{path} has not begun: there is nothing in its log", "give its htam optimize command again")
     steps = [decode(LoggedStep, event.payload) for event in events if event.kind == "step"]
     started = [decode(TaskStarted, event.payload) for event in events if event.kind == "task_started"]
     finished = {event.key: decode(TaskFinished, event.payload) for event in events if event.kind == "task_finished"}

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from artifacts.runlog import RunLog
 from pipeline.cli import main
 from pipeline.report.page import write
 from pipeline.report.writing import memory_of
+
+TASK = str(Path(__file__).parents[2] / "examples/tasks/cpu/row_softmax.py")
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +154,52 @@ def test_a_report_finds_the_memory_where_the_run_found_it(store: str, tmp_path: 
 
 
 def test_a_run_whose_memory_is_gone_still_has_a_report(tmp_path: Path) -> None:
-    RunLog.create(tmp_path / "run", {"memory": "mined@0123", "store": str(tmp_path / "gone")}).close()
+    with RunLog.create(tmp_path / "run", {"memory": "mined@0123", "store": str(tmp_path / "gone")}) as log:
+        log.append("note", {"text": "begun"})
     assert memory_of(str(tmp_path / "elsewhere"), tmp_path / "run") is None
     assert htam("report", str(tmp_path / "run")) == 0
+
+
+@pytest.mark.parametrize("others", [(), ("begun",)])
+def test_a_run_that_has_not_begun_has_no_report(
+    others: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunLog.create(tmp_path / "run", {}).close()
+    for name in others:
+        with RunLog.create(tmp_path / name, {}) as log:
+            log.append("note", {"text": "begun"})
+    assert htam("report", *(str(tmp_path / name) for name in others), str(tmp_path / "run")) == 1
+    assert "run has not begun" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_every_command_that_goes_on_with_a_run_finds_its_memory_where_it_is_now(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began, now, run, told = (str(tmp_path / name) for name in ("began", "now", "run", "told.jsonl"))
+    shutil.copytree(store, began)
+    Path(told).write_text('{"custom_id": "0", "text": "nobody asked"}\n')
+    optimize = ("optimize", TASK, "--llm", "files", "--evaluator", "files", "--device", "cpu", "--run", run)
+    optimize += ("--memory", "mined")
+    goes_on = {optimize: 0, ("ask", run): 0, ("tell", run, told): 1}
+    assert htam(*optimize, "--store", began) == 0
+    assert [htam(*words) for words in goes_on] == list(goes_on.values())  # without a word where it began
+    Path(began).rename(now)
+    for words, code in goes_on.items():
+        capsys.readouterr()
+        assert htam(*words) == 1
+        assert "which is not here; name its place with --store" in capsys.readouterr().err
+        assert htam(*words, "--store", now) == code
+
+
+def test_a_run_keeps_the_version_that_was_latest_when_it_began(store: str, tmp_path: Path) -> None:
+    optimize = ("optimize", TASK, "--llm", "files", "--evaluator", "files", "--device", "cpu", "--run")
+    optimize += (str(tmp_path / "run"), "--memory", "mined@latest", "--store", str(tmp_path / "store"))
+    shutil.copytree(store, tmp_path / "store")
+    memories = MemoryStore(str(tmp_path / "store"))
+    assert htam(*optimize) == 0
+    memories.promote("mined", memories.tagged("mined", "first") or "", "latest")
+    assert htam(*optimize) == 0
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

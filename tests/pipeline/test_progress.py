@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from artifacts.runlog import Event
+from optimizer.llm.openai_client import Retry
+from optimizer.llm.protocol import LlmRequest, Message
 from pipeline.progress import Progress, outcome
 
 TIMED = {"timing": {"median_us": 50.0}, "baselines": {"eager": {"median_us": 100.0}}, "outcome": "correct", "error": ""}
@@ -34,6 +36,27 @@ def test_without_a_terminal_each_step_is_a_line_on_stderr(capsys: pytest.Capture
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "suite/-/a/0.0  first     correct, 50 us, 2.00x eager\n"
+
+
+def retry() -> Retry:
+    request = LlmRequest(model="m", messages=(Message(role="user", content="?"),), task="suite/-/a", slot="1.0")
+    return Retry(request=request, reason="status 503", wait_s=12.3, attempt=3, attempts=8)
+
+
+def test_without_a_terminal_a_retry_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(("suite/-/a",), 2) as progress:
+        progress.retrying(retry())
+    assert capsys.readouterr().err == "suite/-/a/1.0  status 503; asked again in 12 s, attempt 3 of 8\n"
+
+
+def test_on_a_terminal_the_row_of_the_task_says_why_it_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Progress(("suite/-/a", "suite/-/b"), 2) as progress:
+        progress.retrying(retry())
+    assert "status 503; asked again in 12 s, attempt 3 of 8" in capsys.readouterr().err
 
 
 def test_on_a_terminal_a_table_shows_every_task(

@@ -1,7 +1,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from optimizer.llm.cassette import Cassette, RecordingClient
 from optimizer.llm.endpoint import Endpoint, endpoint_from_environment
 from optimizer.llm.meter import Meter
 from optimizer.llm.openai_call import Timeouts
-from optimizer.llm.openai_client import ClientSettings, OpenAiClient
+from optimizer.llm.openai_client import ClientSettings, OpenAiClient, Retry
 from optimizer.llm.prices import Price, PriceTable
 from optimizer.llm.protocol import LlmAnswer, LlmRequest, Message
 
@@ -25,9 +25,15 @@ def request(text: str = "make it fast", sample: int = 0, model: str = "m") -> Ll
     return LlmRequest(model=model, messages=(Message(role="user", content=text),), max_tokens=200, sample=sample)
 
 
-def client(server: FakeOpenAi, budget: Budget | None = None, **settings: object) -> OpenAiClient:
+def client(
+    server: FakeOpenAi,
+    budget: Budget | None = None,
+    on_retry: Callable[[Retry], None] | None = None,
+    **settings: object,
+) -> OpenAiClient:
     chosen = ClientSettings(**({"first_wait_s": 0.01, "timeouts": QUICK} | settings))  # type: ignore[arg-type]
-    return OpenAiClient(Endpoint(key=KEY, base_url=server.url), meter=Meter(PRICES, budget), settings=chosen)
+    endpoint = Endpoint(key=KEY, base_url=server.url)
+    return OpenAiClient(endpoint, meter=Meter(PRICES, budget), settings=chosen, on_retry=on_retry)
 
 
 def ask(asked: OpenAiClient, requests: Iterable[LlmRequest]) -> list[LlmAnswer | BaseException]:
@@ -305,3 +311,12 @@ def test_a_bad_endpoint_cannot_make_a_suite_pass_its_budget(tmp_path: Path) -> N
     assert server.tokens <= raised.spent.tokens <= 12_000
     assert raised.spent.calls > budget.spent.calls
     assert max(server.delivered.values()) == 1
+
+
+def test_who_waits_is_told_of_each_retry_before_its_pause_and_why() -> None:
+    told: list[Retry] = []
+    with FakeOpenAi(first(Fault.SERVER_ERROR, Fault.RATE_LIMIT)) as server:
+        ask_one(client(server, on_retry=told.append))
+    assert [(retry.attempt, retry.attempts, retry.request) for retry in told] == [(2, 8, request()), (3, 8, request())]
+    assert str(told[0]).startswith("status 500; asked again in 0 s, attempt 2 of 8")
+    assert told[1].reason == "status 429"

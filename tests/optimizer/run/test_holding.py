@@ -75,7 +75,7 @@ def test_a_run_opened_elsewhere_says_where_its_memory_is_looked_for(
     store: MemoryStore, memory: Memory, tmp_path: Path
 ) -> None:
     manifest = manifest_of("memories/of/mine", memory, published(store, memory))
-    with pytest.raises(ArtifactError, match="in memories/of/mine, which is not here; go on from the directory"):
+    with pytest.raises(ArtifactError, match="in memories/of/mine, which is not here; name its place with --store"):
         arm_of(manifest)
 
 
