@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow.compute as pc
+
 from artifacts.codec import encode
 from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
@@ -105,6 +107,8 @@ def _memory_lines(memory: Memory) -> str:
     ]
     judged = [figures.line for figures in replay_figures(manifest.quality)]
     lines += judged or ["without replay figures"]
+    held = pc.sum(pc.not_equal(memory.table["kernel"], "")).as_py() or 0
+    lines += [f"{held:,} kernels to learn from: htam memory kernels {memory.reference}"] if held else []
     for direction in sorted(memory.directions, key=lambda item: -item.effect.n):
         lines.append(f"\n{direction.name} ({direction.direction_id}): {effect(direction.effect)}")
         strategies = _sorted(memory.strategies_of(direction.direction_id))

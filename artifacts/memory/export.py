@@ -27,7 +27,7 @@ def export_lines(memory: Memory, kinds: tuple[str, ...] = KINDS) -> Iterator[str
 def solution_lines(memory: Memory) -> Iterator[str]:
     """One line a measured transition in the shape of a kernel trace: definition, solution, device, result.
 
-    For tools that read traces of (task, kernel, hardware, speed); the memory holds no kernel sources, so a solution is
+    For tools that read traces of (task, kernel, hardware, speed); a memory holds few kernel sources, so a solution is
     named by the SHA-256 of its source.
     """
     for item in memory.transitions():

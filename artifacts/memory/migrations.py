@@ -34,7 +34,37 @@ class Migration:
     tables: Mapping[str, Sequence[TableStep]] = field(default_factory=dict)
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def renamed(old: str, new: str) -> TableStep:
+    """A step that gives the column ``old`` the name ``new``."""
+
+    def step(table: pa.Table) -> pa.Table:
+        return table.rename_columns([new if name == old else name for name in table.column_names])
+
+    return step
+
+
+def added(name: str, kind: pa.DataType, value: object) -> TableStep:
+    """A step that appends a column that older releases did not know, with the same value in every row."""
+
+    def step(table: pa.Table) -> pa.Table:
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return table.append_column(name, pa.array([value] * table.num_rows, plain))
+
+    return step
+
+
+def dropped(name: str) -> TableStep:
+    """A step that takes away a column that newer releases do not know."""
+
+    def step(table: pa.Table) -> pa.Table:
+        return table.drop_columns([name])
+
+    return step
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(tables={"transitions": tuple(added(name, pa.large_string(), "") for name in ("kernel", "reference"))}),
+)
 """``MIGRATIONS[n - 1]`` lifts version n; a change of the manifest or of a table's columns appends one."""
 
 SCHEMA_VERSION = len(MIGRATIONS) + 1
@@ -75,31 +105,3 @@ def migrated_table(
     for step in steps:
         table = step(table)
     return table.select(schema.names).cast(schema) if steps else table
-
-
-def renamed(old: str, new: str) -> TableStep:
-    """A step that gives the column ``old`` the name ``new``."""
-
-    def step(table: pa.Table) -> pa.Table:
-        return table.rename_columns([new if name == old else name for name in table.column_names])
-
-    return step
-
-
-def added(name: str, kind: pa.DataType, value: object) -> TableStep:
-    """A step that appends a column that older releases did not know, with the same value in every row."""
-
-    def step(table: pa.Table) -> pa.Table:
-        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return table.append_column(name, pa.array([value] * table.num_rows, plain))
-
-    return step
-
-
-def dropped(name: str) -> TableStep:
-    """A step that takes away a column that newer releases do not know."""
-
-    def step(table: pa.Table) -> pa.Table:
-        return table.drop_columns([name])
-
-    return step

@@ -105,6 +105,8 @@ class Transition:
         siblings: id shared by all children of one parent code of a task, on one device and in one source.
         plan: strategy text after checking it against the code difference.
         error: typed reason or first line of the failure.
+        kernel: source of the child when it is the fastest verified one of its task, for others to adapt; else empty.
+        reference: source of the task that ``kernel`` computes; empty without a kernel, and where the log lacks it.
     """
 
     transition_id: str
@@ -130,3 +132,5 @@ class Transition:
     error: str
     choice_probability: float | None
     provenance: Provenance
+    kernel: str = ""
+    reference: str = ""

@@ -95,6 +95,8 @@ TRANSITIONS = pa.schema(
         pa.field("child_us", pa.float64()),
         pa.field("choice_probability", pa.float64()),
         _required("plan", TEXT),
+        _required("kernel", TEXT),
+        _required("reference", TEXT),
         _required("error", TEXT),
         _required("state_family", CATEGORY),
         _required("state_arch", CATEGORY),
@@ -262,7 +264,7 @@ def _joined(names: Iterable[str]) -> str:
 STRAIGHT = (
     *("transition_id", "source", "trajectory_id", "device", "llm", "direction_id", "strategy_id", "plan", "reward"),
     *("expected", "weight", "siblings", "parent_sha256", "child_sha256", "parent_us", "child_us", "error"),
-    "choice_probability",
+    *("choice_probability", "kernel", "reference"),
 )
 """Fields of a transition that are columns as they are."""
 STATE_STRAIGHT = (

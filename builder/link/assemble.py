@@ -15,6 +15,7 @@ from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
 from builder.describe.sentences import whole_sentences
 from builder.link.drafts import LEAST_GAIN, TRUSTED
+from builder.link.kernels import fastest_kernels
 from builder.link.labels import Labels, labelled
 from builder.link.risks import Failure, risks
 from builder.link.risky_states import with_risky_states
@@ -27,7 +28,7 @@ NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures
 
 def assemble(drafts: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
     """The memory of ``drafts`` under ``labels``; effects, conditions and expectations are computed from its rows."""
-    table = labelled(drafts, labels)
+    table = fastest_kernels(labelled(drafts, labels))
     texts = texts_by_strategy(drafts, labels)
     directions = tuple(
         Direction(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from artifacts.candidate import Language
 from artifacts.memory.records import Transition
 from artifacts.memory.tables import BATCH, TEXT, TRANSITIONS, transition_row
 from artifacts.trajectory import Step, Trajectory, TrustFlag, time_ratio
@@ -41,6 +42,8 @@ LEAST_GAIN = 0.05
 """Log2 gain from which a step may lend its plan and code to a strategy, if it is also:"""
 TRUSTED = 0.4
 """The least weight of a transition that gives a recipe or a template."""
+LONGEST_KERNEL = 32_000
+"""Characters of a source that is kept for others to adapt; of 220 candidates of H200 runs the longest has 25,000."""
 LONGEST_TEXT = 1200
 LONGEST_ERROR = 400
 
@@ -59,9 +62,16 @@ class Draft:
 
 def drafts(trajectory: Trajectory, described: Iterable[DescribedStep]) -> Iterator[Draft]:
     """Drafts of the steps that have a parent; a root is no transition."""
-    for item in described:
-        if item.parent is not None:
-            yield _draft(trajectory, item, item.parent)
+    found = [(item, _draft(trajectory, item, item.parent)) for item in described if item.parent is not None]
+    speeds = [_speed(item, draft.transition) for item, draft in found]
+    fastest = max(speeds, default=0.0)
+    for (item, draft), speed in zip(found, speeds, strict=True):
+        if speed == fastest > 0.0:
+            reference = trajectory.reference if len(trajectory.reference) <= LONGEST_KERNEL else ""
+            shown = replace(draft.transition, kernel=item.step.code, reference=reference)
+            draft = replace(draft, transition=shown)
+            fastest = math.inf  # the first of equals
+        yield draft
 
 
 def draft_table(items: Iterable[Draft]) -> pa.Table:
@@ -117,6 +127,14 @@ def _draft(trajectory: Trajectory, item: DescribedStep, parent: Step) -> Draft:
         previous="" if parent.parent_id is None else f"{trajectory.trajectory_id}/{parent.step_id}",
         error_class=item.error_class or "",
     )
+
+
+def _speed(item: DescribedStep, transition: Transition) -> float:
+    """Log2 of how much faster than the baseline a kernel is that may be shown to others; 0 for any other."""
+    gain, before = transition.reward, transition.state.log2_speedup
+    own = item.language is transition.state.language is not Language.TORCH
+    shown = own and transition.weight >= TRUSTED and len(item.step.code) <= LONGEST_KERNEL
+    return before + gain if shown and gain is not None and before is not None else 0.0
 
 
 def _siblings(trajectory: Trajectory, parent: Step) -> str:

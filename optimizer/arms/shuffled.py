@@ -21,14 +21,17 @@ def shuffled(memory: Memory, seed: int = 0) -> Memory:
     """Return ``memory`` with strategies that say what others say, and outcomes credited to random actions.
 
     Ids, numbers of transitions and the distribution of gains stay, so that only the content differs. Plans are mixed
-    within a device and language, so that they speak of the right things and claim the wrong gains.
+    within a device and language, so that they speak of the right things and claim the wrong gains; so are kernels.
     """
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(memory))
     table = memory.table
     for name in ("direction_id", "strategy_id"):
         table = _taken(table, name, order)
-    table = _taken(table, "plan", _within(memory.columns, draw))
+    for names in (("plan",), ("kernel", "reference")):
+        order = _within(memory.columns, draw)
+        for name in names:
+            table = _taken(table, name, order)
     circle = list(range(len(memory.strategies)))
     random.Random(seed).shuffle(circle)
     giver = dict(zip(circle, circle[1:] + circle[:1], strict=True))  # so that none keeps its own content

@@ -100,6 +100,21 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """A verified kernel to learn from.
+
+    Attributes:
+        operator: for which it was written; ``speed`` is log2(eager time / its time) there.
+        reference: what it computes; empty where nobody knows.
+    """
+
+    operator: str
+    speed: float
+    source: str
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """All that a prompt may speak of; what is empty is left out.
 
@@ -112,6 +127,7 @@ class Situation:
         intent: what a failed parent was meant to do (its plan).
         strategies: best first.
         record: what memory knows of the device at hand, for when it has no direction to give; as it is to be read.
+        exemplar: a kernel that was verified on the device at hand, for an operator like this one.
         notes: what gained on operators of the same kind elsewhere; best first.
         tried: oldest first; the latest are kept when there are many.
         fixes: most similar first, for repairs.
@@ -129,6 +145,7 @@ class Situation:
     direction: Direction | None = None
     strategies: tuple[Advice, ...] = ()
     record: str = ""
+    exemplar: Exemplar | None = None
     notes: tuple[str, ...] = ()
     tried: tuple[Attempt, ...] = ()
     fixes: tuple[Fix, ...] = ()
@@ -198,6 +215,7 @@ def _variables(situation: Situation, settings: PromptSettings) -> dict[str, obje
         "direction": "" if situation.direction is None else _direction(situation.direction),
         "strategies": [_advice(advice) for advice in situation.strategies[:items]],
         "record": situation.record,
+        "exemplar": None if situation.exemplar is None else _exemplar(situation.exemplar),
         "notes": "\n".join(f"- {note}" for note in situation.notes[:items]),
         "tried": "\n".join(_attempt(attempt) for attempt in situation.tried[-items:]),
         "planning": situation.planning,
@@ -230,6 +248,15 @@ def _advice(advice: Advice) -> str:
         *(f"risk: {risk.partition(QUOTE)[0]}" for risk in strategy.risks),
     ]
     return "\n".join([*parts, f"template:\n{strategy.template}"] if strategy.template else parts)
+
+
+def _exemplar(exemplar: Exemplar) -> dict[str, str]:
+    speed = f"{_gain(exemplar.speed)} as fast as plain PyTorch"
+    operator = f"operator {exemplar.operator}, {speed}"
+    return {
+        "operator": f"{operator}:\n{exemplar.reference}" if exemplar.reference else operator,
+        "kernel": exemplar.source,
+    }
 
 
 def _gain(log2: float) -> str:

@@ -8,8 +8,9 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from optimizer.arms import Arm
 from optimizer.arms.intents import Intent
-from optimizer.llm.prompt import Advice, Attempt, Fix, Situation
+from optimizer.llm.prompt import Advice, Attempt, Exemplar, Fix, Situation
 from optimizer.search.cargo import Cargo
+from optimizer.search.exemplars import Exemplars
 from optimizer.search.fixes import FixBook
 from optimizer.search.ledger import Ledger
 from optimizer.search.notes import Note, notes
@@ -28,8 +29,10 @@ class Briefing:
         self._book = FixBook(arm.memory) if arm.memory is not None and arm.fixes else None
         self._cargo = Cargo(arm.memory, target.language) if arm.memory is not None else None
         self._ledger: Ledger | None = None
+        self._exemplars: Exemplars | None = None
         if arm.memory is not None and self._cargo is not None:
             self._ledger = Ledger(arm.memory, self._cargo, target.arch, target.language.value)
+            self._exemplars = Exemplars(arm.memory, target.arch, target.language.value)
 
     def situation(
         self,
@@ -59,6 +62,7 @@ class Briefing:
             direction=memory.direction(choice.direction) if memory is not None and choice.direction else None,
             strategies=self._advice(plan, task.ref.family),
             record=record,
+            exemplar=self._exemplar(task, plan),
             notes=() if record else self._notes(plan),
             tried=tuple(_attempt(population, node, memory, kept=node in lineage) for node in shown),
             fixes=self._fixes(parent),
@@ -90,6 +94,12 @@ class Briefing:
         if self._ledger is None or not self._open(plan):
             return ""
         return told(self._ledger, plan.state, learnt if self._arm.learns else ())
+
+    def _exemplar(self, task: Task, plan: Plan) -> Exemplar | None:
+        """A kernel that memory has to show, whatever direction is given; a repair has its own code to look at."""
+        if self._exemplars is None or not self._arm.fixes or plan.mode == "repair":
+            return None
+        return self._exemplars.nearest(task.source, plan.state)
 
     def _notes(self, plan: Plan) -> tuple[str, ...]:
         """What is known from elsewhere."""

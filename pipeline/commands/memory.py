@@ -56,6 +56,25 @@ def show(reference: str, item: str | None, store: str, as_json: bool) -> None:
     click.echo(memory_text.shown(load(store, reference), item, as_json))
 
 
+@command.command(name="kernels")
+@click.argument("reference", metavar="MEMORY")
+@click.argument("sha256", required=False, metavar="[SHA256]")
+@STORE
+@JSON
+def kernels(reference: str, sha256: str | None, store: str, as_json: bool) -> None:
+    """List the kernels that a memory shows to models, or print the one whose hash begins so.
+
+    \b
+    Examples:
+      htam memory kernels demo
+      htam memory kernels demo 3f9a > kernel.py
+    """
+    from pipeline import memory_kernels
+    from pipeline.report.writing import load
+
+    click.echo(memory_kernels.kernels(load(store, reference), sha256, as_json))
+
+
 @command.command(name="verify")
 @click.argument("reference", metavar="MEMORY")
 @STORE

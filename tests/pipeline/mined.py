@@ -70,10 +70,12 @@ def _transition(number: int, strategy: Strategy, rng: random.Random) -> Transiti
     failed = rng.random() < 0.25
     centre = (list(NAMES).index(strategy.direction_id) - 5) / 5
     reward = None if failed else rng.gauss(centre, 0.4)
+    shown = number % 40 == 1 and reward is not None
     state = State(
         family=family,
         arch=DEVICES[device],
         language=Language.CUDA,
+        log2_speedup=1.0 if shown else None,
         step=number % 4,
         history=tuple(rng.choices(list(NAMES), k=number % 4)),
     )
@@ -101,4 +103,6 @@ def _transition(number: int, strategy: Strategy, rng: random.Random) -> Transiti
         error="max error 0.5" if failed else "",
         choice_probability=None,
         provenance=Provenance(format="native", importer_version=1, file="a.jsonl", file_sha256="0" * 64, line=number),
+        kernel=f"// kernel {number}\n" if shown else "",
+        reference="the task" if shown else "",
     )

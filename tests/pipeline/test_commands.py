@@ -47,6 +47,8 @@ def htam(*words: str) -> int:
         (("memory", "show", "mined"), "Fusion (fusion)"),
         (("memory", "show", "mined@first", "fusion"), "fusion.0"),
         (("memory", "show", "mined", "fusion.0"), "transitions:"),
+        (("memory", "kernels", "mined"), "× eager"),
+        (("memory", "kernels", "mined", f"{1041:064x}"), "// kernel 41"),
         (("memory", "verify", "mined"), "is whole"),
         (("memory", "diff", "mined@first", "mined"), "60 transitions added, 0 removed"),
         (("memory", "gc", "mined", "--dry-run"), "(tag first)"),
@@ -79,6 +81,8 @@ def test_what_a_program_reads_is_json(store: str, words: tuple[str, ...], capsys
         (("memory", "show", "nobody"), "holds no memory 'nobody'; memories there: mined"),
         (("memory", "show", "mined@ffffff"), "neither a version nor a tag"),
         (("memory", "show", "mined", "no-such"), "no direction or strategy 'no-such'"),
+        (("memory", "kernels", "mined", "ff"), "0 kernels of mined@"),
+        (("memory", "kernels", "mined", "0"), "kernels of mined@"),
         (("memory", "promote", "mined", "Not A Tag"), "tag 'Not A Tag' is not allowed"),
         (("report", "nobody"), "holds no memory 'nobody'"),
     ],
@@ -109,7 +113,7 @@ def damaged(store: str, tmp_path: Path, how: str) -> str:
         target.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     else:
         manifest = copy / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+        manifest.write_text(manifest.read_text().replace('"schema_version": ', '"schema_version": 9'))
     return f"mined@{source.name}"
 
 

@@ -67,6 +67,8 @@ def transition(number: int, rng: random.Random) -> Transition:
         error="expected a ';'" if failed else "",
         choice_probability=None,
         provenance=Provenance(format="native", importer_version=1, file="a.jsonl", file_sha256="0" * 64, line=number),
+        kernel="" if failed else f"// kernel {number} — 核",
+        reference="" if failed else "the task",
     )
 
 

@@ -16,7 +16,7 @@ from artifacts.errors import ArtifactError
 from artifacts.memory import tables
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import FileEntry, manifest_bytes
-from artifacts.memory.migrations import Migration, added, dropped, renamed
+from artifacts.memory.migrations import SCHEMA_VERSION, Migration, added, dropped, renamed
 from artifacts.memory.records import Transition
 from artifacts.memory.store import MANIFEST, MemoryStore
 
@@ -83,12 +83,12 @@ def test_an_older_table_with_missing_renamed_and_needless_columns_is_lifted(
     assert store.verify("demo", version).version == version
 
 
-def without(memory: Memory, names: list[str]) -> Memory:
+def without(memory: Memory, names: list[str], value: str | None = None) -> Memory:
     """``memory`` as it is when nobody knows what these columns held."""
     table = memory.table
     for name in names:
         field, place = tables.TRANSITIONS.field(name), table.schema.get_field_index(name)
-        table = table.set_column(place, field, pa.nulls(table.num_rows, field.type))
+        table = table.set_column(place, field, pa.array([value] * table.num_rows, field.type))
     return replace(memory, table=tables.canonical(table))
 
 
@@ -120,6 +120,16 @@ def test_a_lifted_memory_is_published_in_the_newest_schema(
     assert new.publish(loaded).version == new.publish(memory).version
 
 
+def test_a_memory_from_before_kernels_were_kept_is_read(build: Build, small: list[Transition], tmp_path: Path) -> None:
+    memory = build(small)
+    parts = parts_of(memory)
+    parts["transitions"] = parts["transitions"].drop_columns(["kernel", "reference"])
+    store = MemoryStore(str(tmp_path))
+    loaded = store.load("demo", written(store, memory, parts, schema_version=1))
+    assert set(loaded.table["kernel"].to_pylist()) == {""}
+    assert loaded.table.equals(without(memory, ["kernel", "reference"], "").table)
+
+
 def test_a_step_that_was_forgotten_is_one_clear_line(build: Build, small: list[Transition], tmp_path: Path) -> None:
     memory = build(small)
     parts = parts_of(memory)
@@ -136,6 +146,6 @@ def test_a_newer_schema_is_one_clear_line(build: Build, small: list[Transition],
     version = written(store, memory, parts_of(memory), schema_version=7)
     with pytest.raises(ArtifactError) as refused:
         store.load("demo", version)
-    assert "schema version 7 is unknown (this release reads 1 to 1)" in refused.value.what
+    assert f"schema version 7 is unknown (this release reads 1 to {SCHEMA_VERSION})" in refused.value.what
     assert "upgrade" in refused.value.fix
     assert "\n" not in refused.value.what

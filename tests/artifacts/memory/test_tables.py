@@ -78,6 +78,8 @@ def transitions(draw: st.DrawFn) -> Transition:
             file_sha256=draw(word),
             line=draw(st.none() | st.just(7)),
         ),
+        kernel=draw(text),
+        reference=draw(text),
     )
 
 

@@ -14,6 +14,7 @@ from optimizer.llm.prompt import (
     LANGUAGES,
     Advice,
     Attempt,
+    Exemplar,
     Fix,
     PromptSettings,
     Situation,
@@ -167,6 +168,17 @@ def test_the_record_of_the_device_is_fenced_data_and_no_order() -> None:
     assert "device record" not in user_text(OPTIMIZE)
 
 
+@pytest.mark.parametrize("from_parent", [True, False])
+def test_a_kernel_of_another_operator_is_shown_with_its_task_as_data(from_parent: bool) -> None:
+    shown = Exemplar(operator="matmul", speed=1.0, source="__global__ void own() {}", reference="x @ y")
+    start = OPTIMIZE if from_parent else replace(OPTIMIZE, parent_source="", measurement=None)
+    text = user_text(replace(start, exemplar=shown))
+    assert re.search(r"<<DATA \w+ its operator\noperator matmul, 2.00x as fast as plain PyTorch:\nx @ y\nDATA", text)
+    assert re.search(r"<<DATA \w+ its kernel\n__global__ void own\(\) \{\}\nDATA", text)
+    assert ("your candidate lacks" in text) is from_parent
+    assert "room to grow" not in text
+
+
 def test_notes_are_offered_as_such_and_fenced() -> None:
     text = user_text(
         replace(OPTIMIZE, direction=None, strategies=(), notes=("wide loads (1.50x on scan, sm_80): use them",))
@@ -280,11 +292,11 @@ def test_a_prompt_has_a_bounded_length_whatever_it_is_given() -> None:
         direction=replace(DIRECTION, description=huge),
         strategies=(Advice(strategy=strategy, lead=0.0, spread=0.0, effective_n=0.0),) * 100,
         record=huge,
+        exemplar=Exemplar(operator=huge[:200], speed=1.0, source=huge, reference=huge),
         tried=(Attempt(plan=huge, outcome=Outcome.TIMEOUT, error=huge),) * 1000,
     )
-    most = (
-        2 * limits.source + limits.facts + limits.text + limits.items * limits.strategy + limits.tried + limits.record
-    )
+    most = 3 * limits.source + limits.facts + 2 * limits.text + limits.items * limits.strategy + limits.tried
+    most += limits.record
     assert len(user_text(situation)) < most + 5000
 
 

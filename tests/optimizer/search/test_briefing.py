@@ -7,6 +7,7 @@ import pytest
 from artifacts.candidate import Language
 from artifacts.measurement import Measurement, Timing
 from artifacts.memory.htg import Memory
+from artifacts.memory.tables import transition_rows
 from artifacts.outcome import Outcome
 from artifacts.state import State
 from artifacts.task import TaskRef
@@ -43,6 +44,24 @@ def test_a_template_in_another_language_is_left_out(
     found = briefing.situation(task, Population(SearchSettings()), plan, slot="0.0", sample=0)
     assert found.strategies
     assert all(bool(advice.strategy.template) == shown for advice in found.strategies)
+
+
+@pytest.mark.parametrize(("mode", "shown"), [("first", True), ("optimize", True), ("repair", False)])
+def test_a_kernel_is_shown_unless_a_candidate_is_repaired(
+    mode: str, shown: bool, memory: Memory, softmax_state: State
+) -> None:
+    rows = list(memory.transitions())
+    near = next(row for row in rows if row.reward is not None and row.state.family == "softmax")
+    before = replace(near.state, arch="sm_90", language=Language.CUDA, log2_speedup=1.0, log2_progress=1.0)
+    offer = replace(near, state=before, reward=0.5, kernel="__global__ void own() {}", reference="the task")
+    known = replace(memory, table=transition_rows([offer if row is near else row for row in rows]))
+    briefing = Briefing(make_arm("htam", known, SelectionSettings()), Target(arch="sm_90", language=Language.CUDA))
+    ref = TaskRef(task_id="t/-/a", suite="t", family="softmax")
+    task = Task(ref=ref, source="pass", path="a.py")
+    state = replace(softmax_state, features=frozenset())
+    plan = Plan(mode=mode, parent_id=None, state=state, choice=Choice(arm="htam"))
+    found = briefing.situation(task, Population(SearchSettings()), plan, slot="1.0", sample=0)
+    assert (found.exemplar is not None) is shown
 
 
 def tried(step_id: str, parent: str | None, *, correct: bool = True) -> Node:

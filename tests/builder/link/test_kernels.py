@@ -1,0 +1,104 @@
+"""Which sources a memory keeps for others to adapt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.candidate import Language
+from artifacts.memory.records import Transition
+from artifacts.memory.tables import transition_rows
+from artifacts.outcome import Outcome
+from artifacts.task import TaskRef
+from artifacts.trajectory import Provenance, Step, Trajectory, TrustFlag
+from builder.describe import describe
+from builder.link.drafts import LONGEST_KERNEL, drafts
+from builder.link.kernels import fastest_kernels
+
+READ = Provenance(format="x", importer_version=1, file="f", file_sha256="0" * 64)
+KERNEL = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(x):\n    tl.store(x, {})\n"
+TORCH = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + {}\n"
+
+
+def step(name: str, time_us: float, code: str, parent: str | None = "root", **changed: object) -> Step:
+    return replace(
+        Step(
+            step_id=name,
+            parent_id=parent,
+            index=0 if parent is None else 1,
+            code=code,
+            language=Language.TRITON,
+            outcome=Outcome.CORRECT,
+            provenance=READ,
+            runtime_us=time_us,
+            baseline_us=100.0,
+        ),
+        **changed,
+    )
+
+
+def trajectory(*steps: Step, root: str = KERNEL.format("first")) -> Trajectory:
+    return Trajectory(
+        trajectory_id="run",
+        source="log",
+        task=TaskRef(task_id="s/1", suite="s", family="matmul"),
+        device="h100",
+        llm="",
+        steps=(step("root", 90.0, root, None), *steps),
+        reference="the task",
+    )
+
+
+def kept(found: Trajectory) -> list[tuple[str, str]]:
+    """Kernels of the drafts of a trajectory, with their references."""
+    made = [draft.transition for draft in drafts(found, describe(found))]
+    assert not any(one.reference for one in made if not one.kernel)
+    return [(one.kernel, one.reference) for one in made if one.kernel]
+
+
+def test_the_fastest_verified_kernel_of_a_trajectory_is_kept_with_its_task() -> None:
+    fast = KERNEL.format("fast")
+    steps = (step("a", 50.0, KERNEL.format("slow")), step("b", 40.0, fast), step("c", 40.0, KERNEL.format("same")))
+    assert kept(trajectory(*steps)) == [(fast, "the task")]
+
+
+def test_what_failed_is_slow_is_not_trusted_or_is_too_long_is_not_kept() -> None:
+    wrong = step("a", 1.0, KERNEL.format("wrong"), outcome=Outcome.WRONG_RESULT, runtime_us=None)
+    slow = step("b", 120.0, KERNEL.format("slower than the baseline"))
+    hack = step("c", 5.0, KERNEL.format("hack"), flags=frozenset({TrustFlag.HACK_PATTERN}))
+    long = step("d", 5.0, KERNEL.format("long") + "#" * LONGEST_KERNEL)
+    assert kept(trajectory(wrong, slow, hack, long)) == []
+
+
+def test_what_leaves_its_work_to_torch_is_no_kernel() -> None:
+    assert kept(trajectory(step("a", 5.0, TORCH.format(2)), root=TORCH.format(1))) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 5), st.booleans()), max_size=12))
+def test_one_kernel_is_left_for_each_task_the_fastest(rows: list[tuple[int, int, int, bool]]) -> None:
+    run = trajectory(step("a", 50.0, KERNEL.format("x")))
+    made = next(iter(drafts(run, describe(run)))).transition
+    table = fastest_kernels(transition_rows([_row(made, number, *row) for number, row in enumerate(rows)]))
+    left = {(row["task_id"], row["source"]): row["reward"] for row in table.to_pylist() if row["kernel"]}
+    offered: dict[tuple[str, str], float] = {}
+    for task, source, gain, offers in rows:
+        if offers:
+            key = (f"s/{task}", f"log{source}")
+            offered[key] = max(offered.get(key, 0.0), float(gain))
+    assert left == offered
+    assert sum(bool(row["kernel"]) for row in table.to_pylist()) == len(offered)
+    assert all(bool(row["kernel"]) == bool(row["reference"]) for row in table.to_pylist())
+
+
+def _row(made: Transition, number: int, task: int, source: int, gain: int, offers: bool) -> Transition:
+    return replace(
+        made,
+        transition_id=f"t/{number:03d}",
+        task=replace(made.task, task_id=f"s/{task}"),
+        source=f"log{source}",
+        reward=float(gain),
+        kernel=f"kernel {number}" if offers else "",
+        reference="the task" if offers else "",
+    )

@@ -1,0 +1,114 @@
+"""Which verified kernel of a memory a prompt shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from artifacts.candidate import Language
+from artifacts.memory.effects import refreshed
+from artifacts.memory.htg import Memory
+from artifacts.memory.records import Transition
+from artifacts.memory.tables import transition_rows
+from artifacts.state import State
+from optimizer.arms.shuffled import shuffled
+from optimizer.search.exemplars import Exemplars
+
+HERE: dict[str, Any] = {"arch": "sm_90", "language": Language.CUDA, "dtype": "float32"}
+MATMUL = "import torch\ndef forward(x, y):\n    return torch.matmul(x, y)\n"
+LINEAR = "import torch\ndef forward(x, w):\n    return torch.relu(torch.nn.functional.linear(x, w))\n"
+SOFTMAX = "import torch\ndef forward(x):\n    return torch.softmax(x, -1)\n"
+KERNEL = '__global__ void own(float* y) {{ asm volatile("mma.sync.aligned.m16n8k8 // {}"); }}\n'
+
+
+@pytest.fixture
+def state(softmax_state: State) -> State:
+    """Before the first candidate of a product."""
+    return replace(softmax_state, **HERE, family="matmul", features=frozenset(), log2_progress=0.0)
+
+
+def offer(memory: Memory, name: str, reference: str, found: float = 1.0, **change: Any) -> Transition:
+    """A step that ended in a kernel for operator ``name`` whose search gained ``found``."""
+    known = next(memory.transitions())
+    place = {key: change.pop(key) for key in ("arch", "language", "dtype", "family") if key in change}
+    before = {"log2_speedup": change.pop("speed", 1.0), "log2_progress": found - 0.5}
+    fields = {
+        "transition_id": f"here/{name}",
+        "task": replace(known.task, task_id=f"suite/1/{name}"),
+        "state": replace(known.state, **{**HERE, "family": "matmul"} | before | place),
+        "reward": 0.5,
+        "kernel": KERNEL.format(name),
+        "reference": reference,
+    }
+    return replace(known, **fields | change)
+
+
+def shown(memory: Memory, *offers: Transition) -> Exemplars:
+    return Exemplars(refreshed(replace(memory, table=transition_rows(offers))), "sm_90", "cuda")
+
+
+def nearest(memory: Memory, state: State, *offers: Transition, source: str = MATMUL) -> str:
+    """Name of the operator whose kernel is shown; empty for none."""
+    found = shown(memory, *offers).nearest(source, state)
+    return "" if found is None else found.operator
+
+
+def test_what_is_shown_is_the_kernel_with_its_task_and_speed(memory: Memory, state: State) -> None:
+    found = shown(memory, offer(memory, "product", MATMUL)).nearest(MATMUL, state)
+    assert found is not None
+    assert (found.operator, found.speed, found.reference) == ("product", 1.5, MATMUL)
+    assert found.source == KERNEL.format("product")
+
+
+def test_an_operator_made_of_the_same_parts_is_nearest(memory: Memory, state: State) -> None:
+    offers = (offer(memory, "linear", LINEAR), offer(memory, "product", MATMUL), offer(memory, "softmax", SOFTMAX))
+    assert nearest(memory, state, *offers) == "product"
+    assert nearest(memory, state, *offers, source=LINEAR) == "linear"
+
+
+def test_of_equals_the_one_whose_search_gained_more_is_shown(memory: Memory, state: State) -> None:
+    offers = [offer(memory, name, MATMUL, found) for name, found in (("a", 0.6), ("b", 1.2), ("c", 0.9))]
+    assert nearest(memory, state, *offers) == "b"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arch": "sm_80"},
+        {"language": Language.TRITON},
+        {"weight": 0.1},
+        {"kernel": ""},
+        {"found": 0.05},
+        {"speed": -2.0},
+        {"family": "softmax", "reference": SOFTMAX},
+    ],
+    ids=["elsewhere", "other language", "not trusted", "no source", "first answer", "slow", "other trade"],
+)
+def test_what_does_not_belong_here_is_not_shown(memory: Memory, state: State, change: dict[str, Any]) -> None:
+    made = offer(memory, "product", **{"reference": MATMUL} | change)
+    assert nearest(memory, state, made) == ""
+
+
+def test_a_candidate_that_has_the_craft_is_not_shown_it(memory: Memory, state: State) -> None:
+    offers = (offer(memory, "product", MATMUL),)
+    assert nearest(memory, replace(state, features=frozenset({"shared_memory"})), *offers) == "product"
+    assert nearest(memory, replace(state, features=frozenset({"shared_memory", "tensor_core_mma"})), *offers) == ""
+
+
+def test_a_memory_without_kernels_shows_none(memory: Memory, state: State) -> None:
+    assert shown(memory).nearest(MATMUL, state) is None
+
+
+def test_a_filter_takes_the_kernel_of_what_it_forgets(memory: Memory, state: State) -> None:
+    known = refreshed(replace(memory, table=transition_rows([offer(memory, "product", MATMUL)])))
+    left = known.filter(exclude_tasks=["suite/1/product"])
+    assert Exemplars(left, "sm_90", "cuda").nearest(MATMUL, state) is None
+
+
+def test_a_shuffled_memory_shows_kernels_under_names_of_others(memory: Memory, state: State) -> None:
+    offers = [offer(memory, f"product_{number}", MATMUL) for number in range(12)]
+    mixed = shuffled(refreshed(replace(memory, table=transition_rows(offers))))
+    claimed = zip(mixed.table["task_id"].to_pylist(), mixed.table["kernel"].to_pylist(), strict=True)
+    assert sum(kernel != KERNEL.format(task.rsplit("/", 1)[-1]) for task, kernel in claimed) > len(offers) // 2
