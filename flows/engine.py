@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 import httpx
@@ -48,6 +51,40 @@ class EngineSettings:
         return self.workers or os.cpu_count() or 1
 
 
+class _Deaf:
+    """A task runner whose threads and processes never hear Ctrl-C; goes before one of Prefect's among the bases.
+
+    A terminal sends it to every process of its group, and each worker would answer with a traceback of its own. They
+    leave it to the process that started them, which ends them. What is blocked in a thread is blocked in all threads
+    and processes that it starts.
+    """
+
+    def __enter__(self) -> Any:
+        """Start the runner."""
+        with _interrupts_blocked():
+            return super().__enter__()  # type: ignore[misc] # of the other base
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit a task; the first ones start workers."""
+        with _interrupts_blocked():
+            return super().submit(*args, **kwargs)  # type: ignore[misc] # of the other base
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let Ctrl-C wait in this thread, and never come in those that it starts."""
+    resource_tracker.ensure_running()  # it would unblock the signal when it starts later
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Processes(_Deaf, ProcessPoolTaskRunner):
+    """Worker processes of this host."""
+
+
 def task_runner(settings: EngineSettings) -> TaskRunner[Any]:
     """Build the task runner that ``settings`` name.
 
@@ -57,7 +94,7 @@ def task_runner(settings: EngineSettings) -> TaskRunner[Any]:
     if settings.runner == "threads":
         return ThreadPoolTaskRunner(max_workers=settings.parallel)
     if settings.runner == "processes":
-        return ProcessPoolTaskRunner(max_workers=settings.parallel)
+        return _Processes(max_workers=settings.parallel)
     return _cluster(settings)
 
 
@@ -69,16 +106,23 @@ def _cluster(settings: EngineSettings) -> TaskRunner[Any]:
         raise UnavailableError(f"runner {settings.runner} needs {package}", f"pip install {package}") from missing
     if settings.runner == "ray":
         here = {"num_cpus": settings.parallel, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        ray: TaskRunner[Any] = module.RayTaskRunner(
+        ray: TaskRunner[Any] = _deaf(module.RayTaskRunner)(
             address=settings.address or None, init_kwargs=None if settings.address else here
         )
         return ray
     # Dask serves its status page whatever is asked; without a port of its own two clusters of one host want the same.
     local = {"n_workers": settings.parallel, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    dask: TaskRunner[Any] = module.DaskTaskRunner(
+    local |= {"silence_logs": logging.CRITICAL}
+    # What goes wrong in a task comes back as its result; Dask's own logs tell of each connection that comes and goes.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    dask: TaskRunner[Any] = _deaf(module.DaskTaskRunner)(
         address=settings.address or None, cluster_kwargs=None if settings.address else local
     )
     return dask
+
+
+def _deaf(kind: type[TaskRunner[Any]]) -> Any:
+    return type(kind.__name__, (_Deaf, kind), {})
 
 
 def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters: Any) -> Any:

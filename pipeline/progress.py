@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 DOING = {"request": "asking", "answer": "answered", "candidate": "measuring", "measurement": "measured"}
 """Kind of an event → what a task does after it."""
 WAITING = ("asking", "measuring")
+AGAIN = "/confirm"
+"""End of the key of a winner's second measurement."""
 
 
 class Progress:
@@ -56,11 +58,13 @@ class Progress:
         if event.kind == "answer":
             self._calls += 1
             self._usd += event.payload["cost_usd"] or 0.0
-        row = self._rows.get(event.key.rsplit("/", 1)[0])
+        key, again = event.key.removesuffix(AGAIN), event.key.endswith(AGAIN)
+        row = self._rows.get(key.rsplit("/", 1)[0])
         if row is not None:
             row.take(event)
-        if self._live is None and event.kind == "step":
-            click.echo(f"{event.key}  {event.payload['mode']:<8}  {outcome(event.payload)}", err=True)
+        if self._live is None and (event.kind == "step" or again):
+            what = "measured again" if again else event.payload["mode"]
+            click.echo(f"{key}  {what:<8}  {outcome(_result(event))}", err=True)
 
     def retrying(self, retry: Retry) -> None:
         """Say that a task waits because its endpoint gave no answer, and why."""
@@ -111,6 +115,13 @@ class _Row:
             ratio = _speedup(event.payload)
             if ratio is not None:
                 self.best = max(ratio, self.best or 0.0)
+        elif event.key.endswith(AGAIN):
+            self.does(f"measured again: {outcome(_result(event))}"[:60])
+
+
+def _result(event: Event) -> Mapping[str, Any]:
+    """What a step gave, in the form of its payload, or what measuring its candidate again gave."""
+    return event.payload if event.kind == "step" else {"measurement": event.payload}
 
 
 def outcome(payload: Mapping[str, Any]) -> str:

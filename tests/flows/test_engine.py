@@ -1,5 +1,6 @@
 import contextlib
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -45,13 +46,16 @@ def test_a_runner_whose_package_is_missing_says_what_to_install(monkeypatch: pyt
 def test_a_local_ray_cluster_stays_on_loopback_without_pages_or_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.engine import EngineSettings, task_runner
 
-    stand_in = SimpleNamespace(RayTaskRunner=lambda **given: given)
-    monkeypatch.setitem(sys.modules, "prefect_ray", stand_in)
-    local: Any = task_runner(EngineSettings(runner="ray", workers=2))
+    class RayTaskRunner:
+        def __init__(self, **given: object) -> None:
+            self.given = given
+
+    monkeypatch.setitem(sys.modules, "prefect_ray", SimpleNamespace(RayTaskRunner=RayTaskRunner))
+    local = task_runner(EngineSettings(runner="ray", workers=2)).given
     assert local["address"] is None
     assert local["init_kwargs"] == {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    there: Any = task_runner(EngineSettings(runner="ray", address="ray://head:10001"))
+    there = task_runner(EngineSettings(runner="ray", address="ray://head:10001")).given
     assert there == {"address": "ray://head:10001", "init_kwargs": None}
 
 
@@ -148,23 +152,27 @@ def test_a_cluster_starts_beside_another_service_on_the_port_of_dask() -> None:
 
 
 @pytest.mark.parametrize("runner", ["dask", "processes"])
-def test_worker_processes_use_the_server_of_their_flow_and_start_none(runner: str) -> None:
+def test_worker_processes_use_the_server_of_their_flow_and_leave_ctrl_c_to_it(runner: str) -> None:
     from prefect import flow, task
     from prefect.server.api.server import SubprocessASGIServer
 
     from flows.engine import EngineSettings, run
 
     @task
-    def server(_: int) -> str:
+    def worker(_: int) -> tuple[str, bool]:
+        import signal
+
         from prefect.settings import PREFECT_API_URL
 
-        return str(PREFECT_API_URL.value())
+        deaf = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return str(PREFECT_API_URL.value()), deaf
 
     @flow
-    def job() -> list[str]:
-        return [future.result() for future in server.map([1, 2])]
+    def job() -> list[tuple[str, bool]]:
+        return [future.result() for future in worker.map([1, 2])]
 
-    assert set(run(job, EngineSettings(runner=runner, workers=1))) == {SubprocessASGIServer().api_url}
+    assert set(run(job, EngineSettings(runner=runner, workers=1))) == {(SubprocessASGIServer().api_url, True)}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_task_whose_worker_process_is_killed_is_done_by_another(tmp_path: Path) -> None:

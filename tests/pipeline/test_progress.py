@@ -38,6 +38,12 @@ def test_without_a_terminal_each_step_is_a_line_on_stderr(capsys: pytest.Capture
     assert captured.err == "suite/-/a/0.0  first     correct, 50 us, 2.00x eager\n"
 
 
+def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(("suite/-/a",), 2) as progress:
+        progress(Event(seq=0, time=0.0, kind="measurement", key="suite/-/a/1.0/confirm", payload=TIMED))
+    assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 us, 2.00x eager\n"
+
+
 def retry() -> Retry:
     request = LlmRequest(model="m", messages=(Message(role="user", content="?"),), task="suite/-/a", slot="1.0")
     return Retry(request=request, reason="status 503", wait_s=12.3, attempt=3, attempts=8)
