@@ -32,6 +32,7 @@ from artifacts.trajectory import Quarantined, Trajectory
 from builder.describe import DescribedStep, describe
 from builder.describe.refine import Refiner, refined
 from builder.link.drafts import DRAFTS, draft_table, drafts
+from builder.link.kernels import fastest_kernels
 from builder.logs.logfile import LogFile
 from builder.logs.reading import log_digest, read
 
@@ -134,7 +135,7 @@ def draft_log(log: LogFile, cache: DraftCache | None = None, refiner: Refiner | 
         name=log.name,
         format=log.format,
         digest=digest,
-        table=table.unify_dictionaries().combine_chunks(),
+        table=fastest_kernels(table.unify_dictionaries().combine_chunks()),
         quarantined=result.quarantined,
         records=result.records,
         reused=False,
