@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -24,12 +27,46 @@ with DeviceGate("GPU-0", folder=pathlib.Path(sys.argv[1])).alone():
 """
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Callable[..., DeviceGate]]:
-    made: list[DeviceGate] = []
+class Watched(DeviceGate):
+    """Knows when it begins to wait."""
 
-    def make(waiting: Callable[[bool], None] | None = None) -> DeviceGate:
-        made.append(DeviceGate(KEY, waiting, folder=tmp_path))
+    def __init__(self, folder: Path) -> None:
+        self.said: list[bool] = []
+        super().__init__(KEY, self.said.append, folder=folder)
+
+    def waits(self) -> bool:
+        """True as soon as it has begun to wait; a wait to time has begun once it keeps newcomers out."""
+        return becomes(lambda: self.said == [True])
+
+    def waits_to_time(self) -> bool:
+        """See :meth:`waits`."""
+        with Path(self._turn.name).open() as turn:
+            return self.waits() and becomes(lambda: _held(turn))
+
+
+def _held(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def becomes(condition: Callable[[], bool]) -> bool:
+    """Whether ``condition`` comes true, however slow the machine is."""
+    end = time.monotonic() + 200
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Callable[[], Watched]]:
+    made: list[Watched] = []
+
+    def make() -> Watched:
+        made.append(Watched(tmp_path))
         return made[-1]
 
     yield make
@@ -38,7 +75,7 @@ def gate(tmp_path: Path) -> Iterator[Callable[..., DeviceGate]]:
 
 
 @pytest.fixture
-def gates(gate: Callable[..., DeviceGate]) -> list[DeviceGate]:
+def gates(gate: Callable[[], Watched]) -> list[Watched]:
     return [gate() for _ in range(3)]
 
 
@@ -48,101 +85,93 @@ def started(work: threading.Thread) -> threading.Thread:
     return work
 
 
-def waits(thread: threading.Thread) -> bool:
-    thread.join(0.2)
-    return thread.is_alive()
-
-
 def time_alone(gate: Gate, log: list[str], name: str) -> None:
     with gate.alone():
         log.append(name)
 
 
-def test_several_use_a_device_side_by_side(gates: list[DeviceGate]) -> None:
+def test_several_use_a_device_side_by_side(gates: list[Watched]) -> None:
     for gate in gates:
         gate.enter()
     assert [gate.waited_s for gate in gates] == [0.0, 0.0, 0.0]
 
 
-def test_who_times_waits_for_those_inside(gates: list[DeviceGate]) -> None:
+def test_who_times_waits_for_those_inside(gates: list[Watched]) -> None:
     inside, timer, _ = gates
     inside.enter()
     log: list[str] = []
     thread = started(threading.Thread(target=time_alone, args=(timer, log, "timed")))
-    assert waits(thread)
+    assert timer.waits_to_time()
     inside.leave()
-    thread.join(30)
+    thread.join()
     assert log == ["timed"]
     assert timer.waited_s > 0
 
 
-def test_those_inside_wait_while_one_times(gates: list[DeviceGate]) -> None:
+def test_those_inside_wait_while_one_times(gates: list[Watched]) -> None:
     timer, other, _ = gates
     with timer.alone():
         thread = started(threading.Thread(target=other.enter))
-        assert waits(thread)
-    thread.join(30)
-    assert not thread.is_alive()
+        assert other.waits()
+    thread.join()
 
 
-def test_a_newcomer_does_not_overtake_one_who_waits_to_time(gates: list[DeviceGate]) -> None:
+def test_a_newcomer_does_not_overtake_one_who_waits_to_time(gates: list[Watched]) -> None:
     inside, timer, newcomer = gates
     inside.enter()
     log: list[str] = []
     first = started(threading.Thread(target=time_alone, args=(timer, log, "timed")))
-    assert waits(first)
+    assert timer.waits_to_time()
     second = started(threading.Thread(target=lambda: (newcomer.enter(), log.append("newcomer"))))
-    assert waits(second)
+    assert newcomer.waits()
     inside.leave()
-    second.join(30)
-    first.join(30)
+    second.join()
+    first.join()
     assert log == ["timed", "newcomer"]
 
 
-def test_giving_way_lets_the_timer_in_and_costs_nothing_when_nobody_waits(gates: list[DeviceGate]) -> None:
+def test_giving_way_lets_the_timer_in_and_costs_nothing_when_nobody_waits(gates: list[Watched]) -> None:
     inside, timer, _ = gates
     inside.enter()
     inside.give_way()
     assert inside.waited_s == 0.0
     log: list[str] = []
     thread = started(threading.Thread(target=time_alone, args=(timer, log, "timed")))
-    assert waits(thread)
+    assert timer.waits_to_time()
     inside.give_way()
     assert log == ["timed"]
-    thread.join(30)
+    thread.join()
 
 
-def test_the_holder_is_inside_again_after_a_block_that_raises(gates: list[DeviceGate]) -> None:
+def test_the_holder_is_inside_again_after_a_block_that_raises(gates: list[Watched]) -> None:
     inside, timer, _ = gates
     inside.enter()
     with pytest.raises(ValueError, match="inside"), inside.alone():
         raise ValueError("inside")
     thread = started(threading.Thread(target=time_alone, args=(timer, [], "timed")))
-    assert waits(thread)
+    assert timer.waits_to_time()
     inside.leave()
-    thread.join(30)
+    thread.join()
 
 
-def test_waits_are_announced_before_and_after(gate: Callable[..., DeviceGate]) -> None:
-    seen: list[bool] = []
-    timer, other = gate(), gate(seen.append)
+def test_waits_are_announced_before_and_after(gate: Callable[[], Watched]) -> None:
+    timer, other = gate(), gate()
     with timer.alone():
         thread = started(threading.Thread(target=other.enter))
-        assert waits(thread)
-        assert seen == [True]
-    thread.join(30)
-    assert seen == [True, False]
+        assert other.waits()
+    thread.join()
+    assert other.said == [True, False]
 
 
-def test_a_killed_process_releases_what_it_held(gate: Callable[..., DeviceGate], tmp_path: Path) -> None:
+def test_a_killed_process_releases_what_it_held(gate: Callable[[], Watched], tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        thread = started(threading.Thread(target=gate().enter))
-        assert waits(thread)
+        waiting = gate()
+        thread = started(threading.Thread(target=waiting.enter))
+        assert waiting.waits()
         holder.kill()
-    thread.join(30)
-    assert not thread.is_alive()
+    thread.join()
 
 
 def test_an_open_gate_lets_everybody_through() -> None:

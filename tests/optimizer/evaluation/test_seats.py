@@ -47,7 +47,6 @@ def test_who_needs_a_whole_device_waits_for_all_and_newcomers_wait_for_him() -> 
     def whole() -> None:
         with seats.whole(FIRST):
             log.append("whole")
-            time.sleep(0.1)
             log.append("whole done")
 
     def newcomer() -> None:
@@ -58,10 +57,11 @@ def test_who_needs_a_whole_device_waits_for_all_and_newcomers_wait_for_him() -> 
     with seats.seat((FIRST,)):
         for thread in threads:
             thread.start()
-            time.sleep(0.1)
+            while not seats._wanted_whole[FIRST.key]:
+                time.sleep(0.005)
         assert log == []
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert log == ["whole", "whole done", "newcomer"]
 
 

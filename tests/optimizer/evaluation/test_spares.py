@@ -12,7 +12,7 @@ from artifacts.errors import UnavailableError
 from optimizer.evaluation.cells import SpareCells
 from optimizer.evaluation.gate import OpenGate
 
-WAIT_S = 30.0
+WAIT_S = 250.0
 
 
 class WatchedGate(OpenGate):

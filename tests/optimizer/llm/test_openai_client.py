@@ -157,7 +157,7 @@ def test_a_wait_beyond_patience_is_an_error_and_not_a_long_sleep() -> None:
 
 
 def test_no_more_calls_are_under_way_than_allowed() -> None:
-    with FakeOpenAi(pause_s=0.02) as server:
+    with FakeOpenAi(pause_s=0.1) as server:
         ask(client(server, concurrency=4), [request(str(number)) for number in range(24)])
     assert 2 <= server.most_at_once <= 4
 
@@ -221,12 +221,13 @@ def test_a_cancelled_call_gives_its_reservation_back() -> None:
 
     async def cancel_soon(asked: OpenAiClient) -> None:
         task = asyncio.create_task(asked.complete(request()))
-        await asyncio.sleep(0.3)
+        while not server.seen:
+            await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await asked.close()
 
-    with FakeOpenAi(pause_s=5.0) as server:
+    with FakeOpenAi(pause_s=60.0) as server:
         asyncio.run(cancel_soon(client(server, budget)))
     assert budget.reserved.calls == 0
     assert budget.spent.calls == 1

@@ -85,7 +85,7 @@ def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Stan
         prompt=PromptSettings(model="m", language=Language.CPP, device="cpu", max_tokens=500),
     )
     chosen = ClientSettings(
-        concurrency=32, attempts=20, first_wait_s=0.01, timeouts=Timeouts(first_byte=20.0, stall=0.5, total=20.0)
+        concurrency=32, attempts=20, first_wait_s=0.01, timeouts=Timeouts(first_byte=60.0, stall=2.0, total=60.0)
     )
 
     async def sitting() -> Standing:

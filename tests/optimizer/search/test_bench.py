@@ -34,7 +34,7 @@ class Evaluator:
     def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
         batch = [item.job_id for item in jobs]
         self.batches.append(batch)
-        assert self.gate.wait(30)
+        assert self.gate.wait(250)
         for name in reversed(batch):
             yield name, verdict(name)
 

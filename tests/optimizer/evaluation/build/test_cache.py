@@ -106,16 +106,16 @@ def test_processes_that_want_one_library_build_it_once(tmp_path: Path) -> None:
     for other in others:
         other.start()
     for other in others:
-        other.join(60)
+        other.join()
     assert [other.exitcode for other in others] == [0, 0, 0]
     assert log.read_text() == "stock\n"
 
 
 def test_a_builder_killed_at_work_leaves_no_lock_and_no_half_entry(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    other = SPAWN.Process(target=_build_in_process, args=(tmp_path / "cache", log, 60))
+    other = SPAWN.Process(target=_build_in_process, args=(tmp_path / "cache", log, 6000))
     other.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not log.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert other.pid is not None
@@ -157,7 +157,7 @@ def test_a_compiler_that_hangs_is_ended_with_its_children(tmp_path: Path) -> Non
     with pytest.raises(BuildTimeoutError, match="longer than"):
         ProcessRunner().run(["sh", "-c", "echo $$ > pid; sleep 100 & sleep 100"], tmp_path, 0.5)
     group = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while _alive(group) and time.monotonic() < deadline:
         time.sleep(0.02)  # the orphan is dead, whoever adopted it has yet to reap it
     assert not _alive(group)
