@@ -40,6 +40,7 @@ def build_memory(
 
     keep_home_in(Path(work) / "prefect")
     with progress():
+        logging.getLogger("htam").info("starting")  # the packages and the embedded server take seconds
         from flows import engine
         from flows.build_memory import build_memory as flow
 

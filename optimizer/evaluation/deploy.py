@@ -117,8 +117,8 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
-        known = ", ".join(repr(other) for other, _ in list(model.named_modules())[:12])
-        raise BadInputError(f"the model has no submodule {name!r}", f"it has {known}") from None
+        known = ", ".join(repr(other or ".") for other, _ in list(model.named_modules())[:12])
+        raise BadInputError(f"the model has no submodule {name!r}", f"it has {known} (. is the model itself)") from None
 
 
 def _recorded(

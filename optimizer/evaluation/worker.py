@@ -125,13 +125,22 @@ def _run(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
     done = finished_jobs(options.out)
     waiting = [job for job in jobs if job.job_id not in done]
     if not waiting:
+        options.out.touch()  # so that whoever is told of it finds it
+        sys.stderr.write(f"worker: nothing to do, {len(jobs)} jobs in {options.jobs}, {len(done)} in {options.out}\n")
         return 0
     evaluator = LocalEvaluator(options.builders, LocalSettings(devices=devices, cache=options.cache))
     try:
-        write_results(options.out, evaluator.evaluate(waiting))
+        write_results(options.out, _told(evaluator.evaluate(waiting), len(waiting)))
     finally:
         evaluator.close()
     return 0
+
+
+def _told(results: Iterator[tuple[str, Measurement]], wanted: int) -> Iterator[tuple[str, Measurement]]:
+    """Pass results on and say each in one line, for whoever waits for them."""
+    for number, (job_id, measurement) in enumerate(results, start=1):
+        sys.stderr.write(f"worker: {number} of {wanted}, {job_id}: {measurement.outcome.value}\n")
+        yield job_id, measurement
 
 
 def _serve(options: argparse.Namespace, devices: tuple[int, ...]) -> int:

@@ -65,11 +65,12 @@ def read_told(paths: Iterable[Path]) -> Told:
     measurements: dict[str, Measurement] = {}
     problems: list[str] = []
     for path in paths:
-        if _kind(path) == "answers":
+        kind = _kind(path)
+        if kind == "answers":
             found = read_answers(path)
             answers |= {key: answer for key, answer in found.answers.items() if key not in answers}
             problems += [f"{path}:{problem.line}: {problem.reason}" for problem in found.problems]
-        else:
+        elif kind == "measurements":
             _read_measurements(path, measurements, problems)
     return Told(answers=answers, measurements=measurements, problems=tuple(problems))
 
@@ -129,11 +130,14 @@ def _request_key(payload: Mapping[str, object]) -> str:
 
 
 def _kind(path: Path) -> str:
+    """What a file holds; nothing, when a worker had nothing to do."""
     try:
         with path.open("rb") as file:
             first = next((line for line in file if line.strip()), b"")
     except OSError as problem:
         raise BadInputError(f"cannot read {path}: {problem.strerror}", "check the path") from problem
+    if not first:
+        return ""
     try:
         data = json.loads(first)
     except ValueError:

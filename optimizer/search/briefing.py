@@ -50,7 +50,8 @@ class Briefing:
         parent = None if plan.parent_id is None else population.node(plan.parent_id)
         shown = () if arm.restarts else _shown(population, parent)
         lineage = population.lineage(parent)
-        record = self._record(plan, [one for one in overlay if one.task.task_id != task.ref.task_id])
+        others = [one for one in overlay if one.task.task_id != task.ref.task_id] if arm.learns else []
+        record = self._record(plan, others)
         return Situation(
             task_id=task.ref.task_id,
             task_source=task.source,
@@ -62,7 +63,7 @@ class Briefing:
             direction=memory.direction(choice.direction) if memory is not None and choice.direction else None,
             strategies=self._advice(plan, task.ref.family),
             record=record,
-            exemplar=self._exemplar(task, plan),
+            exemplar=self._exemplar(task, plan, others),
             notes=() if record else self._notes(plan),
             tried=tuple(_attempt(population, node, memory, kept=node in lineage) for node in shown),
             fixes=self._fixes(parent),
@@ -93,13 +94,13 @@ class Briefing:
         """What is known of the device at hand, by the memory and by other tasks of the run."""
         if self._ledger is None or not self._open(plan):
             return ""
-        return told(self._ledger, plan.state, learnt if self._arm.learns else ())
+        return told(self._ledger, plan.state, learnt)
 
-    def _exemplar(self, task: Task, plan: Plan) -> Exemplar | None:
-        """A kernel that memory has to show, whatever direction is given; a repair has its own code to look at."""
+    def _exemplar(self, task: Task, plan: Plan, learnt: Sequence[Transition]) -> Exemplar | None:
+        """A kernel to learn from, whatever direction is given; a repair has its own code to look at."""
         if self._exemplars is None or not self._arm.fixes or plan.mode == "repair":
             return None
-        return self._exemplars.nearest(task.source, plan.state)
+        return self._exemplars.nearest(task.source, plan.state, learnt)
 
     def _notes(self, plan: Plan) -> tuple[str, ...]:
         """What is known from elsewhere."""

@@ -6,6 +6,8 @@ were measured to work. A model that sees them can start where earlier runs ended
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +16,8 @@ import pyarrow.compute as pc
 
 from artifacts.features import code_features
 from artifacts.memory.htg import Memory
+from artifacts.memory.records import Transition
+from artifacts.memory.tables import transition_rows
 from artifacts.state import State
 from optimizer.llm.prompt import Exemplar
 from optimizer.search.cargo import nearness
@@ -49,17 +53,21 @@ class Exemplars:
         self._memory = memory
         self._arch, self._language = arch, language
 
-    def nearest(self, task_source: str, state: State) -> Exemplar | None:
+    def nearest(self, task_source: str, state: State, learnt: Sequence[Transition] = ()) -> Exemplar | None:
         """The kernel of an operator like that of ``task_source``, of several the one whose search gained most.
 
         None when there is none like it, or when the code at ``state`` has all the craft (:data:`CRAFT`) that it shows.
+
+        Args:
+            learnt: what other tasks of the run have done, on the same device and in the same language.
         """
-        mine = _kind(task_source)
-        worth = [_worth(row, kind, mine, state) for row, kind in self._offered]
+        found = [one for one in learnt if one.kernel]
+        mine, offered = kind(task_source), [*self._offered, *_offered(transition_rows(found))]
+        worth = [_worth(row, mine, state) for row in offered]
         best = max(worth, default=(0.0, 0.0))
         if not best[0]:
             return None
-        row, _ = self._offered[worth.index(best)]
+        row = offered[worth.index(best)]
         if state.features and not (code_features(row["kernel"]).names & CRAFT) - state.features:
             return None
         return Exemplar(
@@ -70,36 +78,38 @@ class Exemplars:
         )
 
     @cached_property
-    def _offered(self) -> tuple[tuple[dict[str, Any], frozenset[str]], ...]:
-        """Kernels of this architecture and language with what their operators are made of.
-
-        Each beats the baseline and what its search began with: what a first answer is, nobody needs to be shown.
-        """
+    def _offered(self) -> list[dict[str, Any]]:
+        """Kernels of the memory, of this architecture and language only."""
         table = self._memory.table
-        speed, found = (pc.add(table["reward"], table[name]) for name in ("state_log2_speedup", "state_log2_progress"))
-        conditions = (
-            pc.greater_equal(table["weight"], TRUSTED),
-            pc.greater(speed, 0.0),
-            pc.greater_equal(found, LEAST_GAIN),
+        here = pc.and_(
             pc.equal(table["state_arch"].cast(pa.string()), self._arch),
             pc.equal(table["state_language"].cast(pa.string()), self._language),
         )
-        offered = pc.not_equal(table["kernel"], "")
-        for condition in conditions:
-            offered = pc.and_(offered, condition)
-        shown = table.select(["task_id", "state_family", "state_dtype", "kernel", "reference"])
-        rows = shown.append_column("speed", speed).append_column("found", found).filter(offered).to_pylist()
-        return tuple((row, _kind(row["reference"])) for row in rows)
+        return _offered(table.filter(pc.and_(here, pc.not_equal(table["kernel"], ""))))
 
 
-def _kind(reference: str) -> frozenset[str]:
+def _offered(table: pa.Table) -> list[dict[str, Any]]:
+    """Kernels among the rows of ``table``, with what their operators are made of.
+
+    Each beats the baseline and what its search began with: what a first answer is, nobody needs to be shown.
+    """
+    speed, found = (pc.add(table["reward"], table[name]) for name in ("state_log2_speedup", "state_log2_progress"))
+    sound = pc.and_(pc.not_equal(table["kernel"], ""), pc.greater_equal(table["weight"], TRUSTED))
+    better = pc.and_(pc.greater(speed, 0.0), pc.greater_equal(found, LEAST_GAIN))
+    shown = table.select(["task_id", "state_family", "state_dtype", "kernel", "reference"])
+    rows = shown.append_column("speed", speed).append_column("found", found).filter(pc.and_(sound, better)).to_pylist()
+    return [row | {"kind": kind(row["reference"])} for row in rows]
+
+
+@functools.lru_cache(maxsize=4096)
+def kind(reference: str) -> frozenset[str]:
     """What an operator is made of, as far as its reference leaves it to torch."""
     return frozenset(name for name in code_features(reference).names if name.startswith("torch_"))
 
 
-def _worth(row: dict[str, Any], kind: frozenset[str], mine: frozenset[str], state: State) -> tuple[float, float]:
+def _worth(row: dict[str, Any], mine: frozenset[str], state: State) -> tuple[float, float]:
     """Likeness of operators times what the search for the kernel gained, and its speed to decide between equals."""
-    alike = _alike(kind, mine) + KINSHIP[nearness(row["state_family"], state.family)]
+    alike = _alike(row["kind"], mine) + KINSHIP[nearness(row["state_family"], state.family)]
     dtype = 1.0 if row["state_dtype"] == state.dtype else OTHER_DTYPE
     return float((alike >= LEAST) * alike * dtype * min(MOST, row["found"])), float(row["speed"])
 

@@ -7,14 +7,14 @@ import math
 from artifacts.memory.records import Transition
 from artifacts.outcome import Outcome
 from artifacts.run_events import LoggedStep
-from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance
+from optimizer.tasks import Task
 
 IMPORTER_VERSION = 1
 
 
-def transition_of(step: LoggedStep, task: TaskRef, run: str, model: str) -> Transition | None:
-    """The transition that a step adds to the overlay; None when it teaches nothing.
+def transition_of(step: LoggedStep, task: Task, source: str, run: str, model: str) -> Transition | None:
+    """The transition that a step with the candidate ``source`` adds to the overlay; None when it teaches nothing.
 
     Steps without a candidate and those that infrastructure failed say nothing. Steps without a direction say nothing of
     any direction, but in words what was done and what it gained.
@@ -27,11 +27,12 @@ def transition_of(step: LoggedStep, task: TaskRef, run: str, model: str) -> Tran
         before = measured.incumbent.median_us  # the parent again, timed side by side with the child
     after = None if measured.timing is None else measured.timing.median_us
     timed = measured.outcome is Outcome.CORRECT and before is not None and after is not None
+    ref = task.ref
     return Transition(
-        transition_id=f"{run}/{task.task_id}/{step.step_id}",
+        transition_id=f"{run}/{ref.task_id}/{step.step_id}",
         source=run,
-        trajectory_id=f"{run}/{task.task_id}",
-        task=task,
+        trajectory_id=f"{run}/{ref.task_id}",
+        task=ref,
         device=measured.device,
         llm=model,
         state=step.state,
@@ -43,7 +44,7 @@ def transition_of(step: LoggedStep, task: TaskRef, run: str, model: str) -> Tran
         expected=None,
         weight=1.0,
         flags=frozenset(),
-        siblings=f"{run}/{task.task_id}/{step.parent_id or 'reference'}",
+        siblings=f"{run}/{ref.task_id}/{step.parent_id or 'reference'}",
         parent_sha256=step.parent_sha256,
         child_sha256=step.candidate_sha256,
         parent_us=before,
@@ -51,4 +52,6 @@ def transition_of(step: LoggedStep, task: TaskRef, run: str, model: str) -> Tran
         error=measured.error[:500],
         choice_probability=step.choice_probability,
         provenance=Provenance(format="overlay", importer_version=IMPORTER_VERSION, file="events.jsonl", file_sha256=""),
+        kernel=source if timed else "",
+        reference=task.source if timed else "",
     )

@@ -263,4 +263,4 @@ class TaskSearch:
         if measurement is None:
             return None
         self.population.add(node_of(attempted, self.steps_done, measurement, incumbent))
-        return transition_of(step, self.task.ref, self._run.run, attempted.model)
+        return transition_of(step, self.task, attempted.source, self._run.run, attempted.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,16 +74,19 @@ def lines(report: ReplayReport) -> Iterator[str]:
 def _table(title: str, figures: tuple[Figures, ...]) -> Iterator[str]:
     yield f"\n{title}: {figures[0].occasions} choices of {figures[0].regret.tasks} tasks"
     heads = "".join(f"{head:>22}" for head in ("tasks alike", "choices alike", "keeping the best"))
-    yield f"  {'':28}{'regret':>8}{'ndcg':>8}{'hit@3':>8}{'pairs':>8}   regret that the memory saves:"
-    yield f"  {'':60}{heads}"
+    yield f"  {'':30}{'regret':>8}{'ndcg':>8}{'hit@3':>8}{'pairs':>8}   regret that the memory saves:"
+    yield f"  {'':62}{heads}"
     for item in figures:
-        values = "".join(f"{found.value:8.3f}" for found in (item.regret, item.ndcg, item.hit3, item.pairwise))
+        measured = (item.regret, item.ndcg, item.hit3, item.pairwise)
+        values = "".join(f"{'–' if isnan(found.value) else f'{found.value:.3f}':>8}" for found in measured)
         savings = (item.saving, item.saving_by_occasion, item.kept_saving_by_occasion)
-        saved = "" if item is figures[0] else "".join(f"{_share(saving):>22}" for saving in savings)
-        yield f"  {item.ranker:28}{values}{saved}".rstrip()
+        saved = "" if item is figures[0] else "".join(f" {_share(saving):>21}" for saving in savings)
+        yield f"  {item.ranker:30}{values}{saved}".rstrip()
 
 
 def _share(found: Interval) -> str:
+    if isnan(found.value):
+        return "–"
     return f"{found.value:+.0%} [{found.low:+.0%}, {found.high:+.0%}]"
 
 

@@ -71,7 +71,7 @@ def test_the_page_says_what_a_colleague_asks_first(run_view: RunView, said: str)
 
 
 def test_a_run_without_any_step_still_has_a_page(run_view: RunView) -> None:
-    assert "No task has a measured baseline yet." in run_page(dataclasses.replace(run_view, tasks=()))
+    assert "No candidate of this run has been timed yet." in run_page(dataclasses.replace(run_view, tasks=()))
 
 
 def test_the_way_leads_from_the_first_step_to_the_final_candidate(run_view: RunView) -> None:

@@ -13,6 +13,7 @@ from artifacts.measurement import Measurement, Timing
 from artifacts.outcome import Outcome
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.worker import finished_jobs, main, read_jobs, write_results
+from optimizer.run.exchange import Told, read_told
 
 
 def job(name: str) -> EvaluationJob:
@@ -53,6 +54,16 @@ def test_finished_jobs_are_not_run_again(tmp_path: Path) -> None:
     before = out.read_bytes()
     assert main([str(jobs), "--out", str(out)]) == 0
     assert out.read_bytes() == before
+
+
+def test_a_worker_without_jobs_says_so_and_leaves_results_that_a_run_can_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, out = tmp_path / "jobs.jsonl", tmp_path / "results.jsonl"
+    jobs.touch()
+    assert main([str(jobs), "--out", str(out)]) == 0
+    assert "nothing to do, 0 jobs in" in capsys.readouterr().err
+    assert read_told([out]) == Told(answers={}, measurements={})
 
 
 @pytest.mark.parametrize("line", ["no json", "{}", '{"job_id": 1}', "[]"])

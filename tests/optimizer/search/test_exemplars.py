@@ -112,3 +112,10 @@ def test_a_shuffled_memory_shows_kernels_under_names_of_others(memory: Memory, s
     mixed = shuffled(refreshed(replace(memory, table=transition_rows(offers))))
     claimed = zip(mixed.table["task_id"].to_pylist(), mixed.table["kernel"].to_pylist(), strict=True)
     assert sum(kernel != KERNEL.format(task.rsplit("/", 1)[-1]) for task, kernel in claimed) > len(offers) // 2
+
+
+def test_a_kernel_of_another_task_of_the_run_is_shown_like_one_of_the_memory(memory: Memory, state: State) -> None:
+    here = shown(memory, offer(memory, "linear", LINEAR))
+    found = here.nearest(MATMUL, state, [offer(memory, "product", MATMUL), offer(memory, "first", MATMUL, kernel="")])
+    assert found is not None
+    assert found.operator == "product"

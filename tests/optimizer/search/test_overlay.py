@@ -10,8 +10,9 @@ from artifacts.run_events import LoggedStep
 from artifacts.state import State
 from artifacts.task import TaskRef
 from optimizer.search.overlay import transition_of
+from optimizer.tasks import Task
 
-TASK = TaskRef(task_id="t/-/a", suite="t", family="softmax")
+TASK = Task(ref=TaskRef(task_id="t/-/a", suite="t", family="softmax"), source="the task", path="a.py")
 
 
 def time(us: float) -> Timing:
@@ -40,9 +41,10 @@ FASTER = Measurement(outcome=Outcome.CORRECT, stage="timing", device="cpu", timi
 
 @pytest.mark.parametrize("direction", ["", "fusion"])
 def test_a_step_teaches_its_gain_with_and_without_a_direction(direction: str, softmax_state: State) -> None:
-    found = transition_of(step(softmax_state, FASTER, direction), TASK, "run", "model")
+    found = transition_of(step(softmax_state, FASTER, direction), TASK, "the child", "run", "model")
     assert found is not None
     assert (found.reward, found.direction_id, found.plan, found.llm) == (1.0, direction, "hold rows", "model")
+    assert (found.kernel, found.reference) == ("the child", "the task")
 
 
 @pytest.mark.parametrize(
@@ -50,4 +52,4 @@ def test_a_step_teaches_its_gain_with_and_without_a_direction(direction: str, so
     [None, Measurement(outcome=Outcome.INFRA_ERROR, stage="build", device="cpu", error="disk full")],
 )
 def test_what_says_nothing_of_the_step_teaches_nothing(measured: Measurement | None, softmax_state: State) -> None:
-    assert transition_of(step(softmax_state, measured), TASK, "run", "model") is None
+    assert transition_of(step(softmax_state, measured), TASK, "the child", "run", "model") is None
