@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import artifacts
 import artifacts.features
 import artifacts.memory.records
+import artifacts.memory.schemas
 import artifacts.memory.tables
 import builder.describe
 import builder.glossary
@@ -39,7 +40,7 @@ from builder.logs.reading import log_digest, read
 SIDE = b"htam"
 """Key of the metadata that holds what a draft file says beside its rows."""
 PACKAGES = (artifacts.features, builder.describe, builder.glossary, builder.link, builder.logs)
-MODULES = (artifacts.memory.records, artifacts.memory.tables, builder.trust)
+MODULES = (artifacts.memory.records, artifacts.memory.schemas, artifacts.memory.tables, builder.trust)
 """What decides how a log's drafts look, beside the files at the root of ``artifacts``."""
 MOST_NEIGHBOURS = 16
 SOURCES = (".py", ".toml", ".txt")

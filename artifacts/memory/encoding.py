@@ -8,15 +8,16 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from artifacts.memory import tables
+from artifacts.memory import schemas, tables
+from artifacts.memory.canonical import canonical, content_hash
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import FileEntry
 
 SCHEMAS = {
-    "directions": tables.DIRECTIONS,
-    "sources": tables.SOURCES,
-    "strategies": tables.STRATEGIES,
-    "transitions": tables.TRANSITIONS,
+    "directions": schemas.DIRECTIONS,
+    "sources": schemas.SOURCES,
+    "strategies": schemas.STRATEGIES,
+    "transitions": schemas.TRANSITIONS,
 }
 ROW_GROUP = 250_000
 
@@ -27,13 +28,13 @@ def encoded(memory: Memory) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
         "directions": tables.direction_rows(memory.directions),
         "sources": tables.source_rows(memory.table),
         "strategies": tables.strategy_rows(memory.strategies),
-        "transitions": tables.canonical(memory.table),
+        "transitions": canonical(memory.table),
     }
     data = {f"{name}.parquet": _parquet(table) for name, table in parts.items()}
     entries = {
         f"{name}.parquet": FileEntry(
             sha256=hashlib.sha256(data[f"{name}.parquet"]).hexdigest(),
-            content=tables.content_hash(table),
+            content=content_hash(table),
             size=len(data[f"{name}.parquet"]),
             rows=table.num_rows,
         )

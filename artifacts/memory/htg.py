@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from artifacts.errors import BadInputError
 from artifacts.memory import correction, effects, expectation
+from artifacts.memory.canonical import canonical
 from artifacts.memory.columns import Bools, Codes, Columns, Floats, columns_of
 from artifacts.memory.expectation import Expectation, GainSettings
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Strategy, Transition
-from artifacts.memory.tables import canonical, transitions_of
+from artifacts.memory.tables import transitions_of
 
 START = "start"
 """Node that the first step of a lineage comes from."""

@@ -1,6 +1,6 @@
 """Reading memories that older releases wrote: an ordered list of steps, each from one schema version to the next.
 
-A step lifts the manifest and the tables. To change a column: change the schema in :mod:`artifacts.memory.tables`, and
+A step lifts the manifest and the tables. To change a column: change the schema in :mod:`artifacts.memory.schemas`, and
 append to :data:`MIGRATIONS` what makes the old table of the new, e.g.
 ``Migration(tables={"transitions": (renamed("plan", "text"), added("seconds", pa.float64(), None))})``.
 """

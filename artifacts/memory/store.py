@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
+from artifacts.memory.canonical import content_hash
 from artifacts.memory.encoding import SCHEMAS, encoded
 from artifacts.memory.files import TEMPORARY, Files
 from artifacts.memory.htg import Memory
@@ -107,7 +108,7 @@ class MemoryStore:
         version = self.resolve(name, at)
         manifest = self.manifest(name, version)
         for file in FILES:
-            found = tables.content_hash(self._stored(manifest, file, self._bytes(manifest, file)))
+            found = content_hash(self._stored(manifest, file, self._bytes(manifest, file)))
             if found != manifest.files[f"{file}.parquet"].content:
                 raise _damaged(self.where(name, version, f"{file}.parquet"), "its rows differ from the manifest")
         return self.describe(name, version)

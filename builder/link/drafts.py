@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from artifacts.candidate import Language
 from artifacts.memory.records import Transition
-from artifacts.memory.tables import BATCH, TEXT, TRANSITIONS, transition_row
+from artifacts.memory.schemas import BATCH, TEXT, TRANSITIONS
+from artifacts.memory.tables import transition_row
 from artifacts.trajectory import Step, Trajectory, TrustFlag, time_ratio
 from builder.describe import DescribedStep
 from builder.describe.failure import reason

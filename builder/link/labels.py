@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from artifacts.errors import HtamError
-from artifacts.memory.tables import TRANSITIONS, canonical
+from artifacts.memory.canonical import canonical
+from artifacts.memory.schemas import TRANSITIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
+from artifacts.memory.canonical import canonical, content_hash
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import FileEntry, manifest_bytes
 from artifacts.memory.migrations import SCHEMA_VERSION, Migration, added, dropped, renamed
 from artifacts.memory.records import Transition
+from artifacts.memory.schemas import TRANSITIONS
 from artifacts.memory.store import MANIFEST, MemoryStore
 
 Build = Callable[..., Memory]
@@ -35,7 +37,7 @@ def written(store: MemoryStore, memory: Memory, parts: dict[str, pa.Table], sche
         sink = io.BytesIO()
         pq.write_table(table, sink)
         body = data[f"{name}.parquet"] = sink.getvalue()
-        digest, content = hashlib.sha256(body).hexdigest(), tables.content_hash(table)
+        digest, content = hashlib.sha256(body).hexdigest(), content_hash(table)
         entries[f"{name}.parquet"] = FileEntry(sha256=digest, content=content, size=len(body), rows=table.num_rows)
     manifest = replace(memory.manifest, files=entries, schema_version=schema_version).sealed()
     store.files.write_tree({**data, MANIFEST: manifest_bytes(manifest)}, MANIFEST, "demo", manifest.version)
@@ -47,7 +49,7 @@ def parts_of(memory: Memory) -> dict[str, pa.Table]:
         "directions": tables.direction_rows(memory.directions),
         "sources": tables.source_rows(memory.table),
         "strategies": tables.strategy_rows(memory.strategies),
-        "transitions": tables.canonical(memory.table),
+        "transitions": canonical(memory.table),
     }
 
 
@@ -87,9 +89,9 @@ def without(memory: Memory, names: list[str], value: str | None = None) -> Memor
     """``memory`` as it is when nobody knows what these columns held."""
     table = memory.table
     for name in names:
-        field, place = tables.TRANSITIONS.field(name), table.schema.get_field_index(name)
+        field, place = TRANSITIONS.field(name), table.schema.get_field_index(name)
         table = table.set_column(place, field, pa.array([value] * table.num_rows, field.type))
-    return replace(memory, table=tables.canonical(table))
+    return replace(memory, table=canonical(table))
 
 
 def test_steps_run_in_order_from_the_version_that_was_written(

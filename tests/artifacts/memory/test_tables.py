@@ -4,16 +4,10 @@ from hypothesis import strategies as st
 
 from artifacts.candidate import Language
 from artifacts.measurement import Bottleneck
+from artifacts.memory.canonical import canonical, content_hash
 from artifacts.memory.records import Transition
-from artifacts.memory.tables import (
-    DIRECTIONS,
-    STRATEGIES,
-    TRANSITIONS,
-    canonical,
-    content_hash,
-    transition_rows,
-    transitions_of,
-)
+from artifacts.memory.schemas import DIRECTIONS, STRATEGIES, TRANSITIONS
+from artifacts.memory.tables import transition_rows, transitions_of
 from artifacts.outcome import Outcome
 from artifacts.state import State
 from artifacts.task import FAMILIES, TaskRef
