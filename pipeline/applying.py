@@ -11,6 +11,7 @@ from artifacts.runlog import RunLog
 from optimizer.run.manifest import read_manifest
 from optimizer.run.winners import FOLDER, winner_name
 from optimizer.tasks.source import check_task
+from pipeline.report.charts import microseconds
 
 if TYPE_CHECKING:
     from optimizer.evaluation.deploy import Swap
@@ -37,7 +38,8 @@ def applied(run: Path, model: Path, pairs: Mapping[str, str], device: str, calls
 
     trial = try_in_file(model, kernels, device, calls)
     lines = [_line(result, pairs[result.name]) for result in trial.swaps]
-    lines.append(f"whole model: {trial.before_us:.4g} us before, {trial.after_us:.4g} us with the kernels")
+    before, after = microseconds(trial.before_us), microseconds(trial.after_us)
+    lines.append(f"whole model: {before} before, {after} with the kernels")
     return trial.swaps, "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from artifacts.run_events import LoggedStep
 from artifacts.runlog import RunLog
 from optimizer.llm.protocol import LlmRequest
 from optimizer.search.plan import Plan
+from pipeline.report.charts import microseconds
 
 Events = Mapping[tuple[str, str], Mapping[str, Any]]
 LEAST_SHARE = 0.0005
@@ -109,8 +110,8 @@ def _result(step: LoggedStep) -> Iterator[str]:
     against = ""
     if measured.incumbent is not None:
         verdict = {True: "faster", False: "not faster", None: "undecided"}[measured.faster_than_incumbent]
-        against = f", {verdict} than its parent at {measured.incumbent.median_us:.4g} us"
-    yield f"result: correct, {measured.timing.median_us:.4g} us{against}"
+        against = f", {verdict} than its parent at {microseconds(measured.incumbent.median_us)}"
+    yield f"result: correct, {microseconds(measured.timing.median_us)}{against}"
 
 
 def _value(value: object) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from pipeline.report.charts import microseconds
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
@@ -133,7 +135,9 @@ def outcome(payload: Mapping[str, Any]) -> str:
         first = (measured["error"].splitlines() or [""])[0]
         return f"{measured['outcome']}: {first[:100]}"
     ratio = _speedup(payload)
-    return f"correct, {measured['timing']['median_us']:.4g} us" + ("" if ratio is None else f", {ratio:.2f}x eager")
+    return f"correct, {microseconds(measured['timing']['median_us'])}" + (
+        "" if ratio is None else f", {ratio:.2f}x eager"
+    )
 
 
 def _speedup(payload: Mapping[str, Any]) -> float | None:

@@ -71,7 +71,7 @@ def _speed(measured: Measurement) -> list[str]:
     timing = measured.timing
     if timing is None:
         return []
-    lines = [f"time: {timing.median_us:.4g} us (95 % interval {timing.low_us:.4g} to {timing.high_us:.4g})"]
+    lines = [f"time: {timing.median_us:.1f} us (95 % interval {timing.low_us:.1f} to {timing.high_us:.1f})"]
     for name, baseline in sorted(measured.baselines.items()):
         low, high = speedup_interval(baseline, timing)
         ratio = baseline.median_us / timing.median_us

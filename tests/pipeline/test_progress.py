@@ -21,7 +21,7 @@ def step(measurement: dict[str, Any] | None, error: str = "") -> Event:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        (step(TIMED), "correct, 50 us, 2.00x eager"),
+        (step(TIMED), "correct, 50 µs, 2.00x eager"),
         (step(FAILED), "compile_error: no operator"),
         (step(None, "the answer is empty"), "no candidate: the answer is empty"),
     ],
@@ -35,13 +35,13 @@ def test_without_a_terminal_each_step_is_a_line_on_stderr(capsys: pytest.Capture
         progress(step(TIMED))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "suite/-/a/0.0  first     correct, 50 us, 2.00x eager\n"
+    assert captured.err == "suite/-/a/0.0  first     correct, 50 µs, 2.00x eager\n"
 
 
 def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(("suite/-/a",), 2) as progress:
         progress(Event(seq=0, time=0.0, kind="measurement", key="suite/-/a/1.0/confirm", payload=TIMED))
-    assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 us, 2.00x eager\n"
+    assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 µs, 2.00x eager\n"
 
 
 def retry() -> Retry:
