@@ -61,6 +61,7 @@ def _study_problem(study: str) -> Iterator[str]:
 
 def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
     """Everything that ``htam optimize`` would refuse."""
+    from optimizer.run.resources import require_price
     from optimizer.tasks import load_tasks
     from pipeline.commands.optimize import command, resources
     from pipeline.run_request import wanted_manifest
@@ -80,8 +81,7 @@ def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
         yield str(problem)
     try:
         options = command.make_context("htam optimize", [*job.tasks, "--run", job.runs, *words]).params
-        resources(options)
-        wanted_manifest(Path(job.runs) / "task", tasks, options)
+        require_price(wanted_manifest(Path(job.runs) / "task", tasks, options), resources(options))
     except HtamError as problem:
         yield str(problem)
     except click.ClickException as problem:

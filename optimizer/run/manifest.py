@@ -9,7 +9,7 @@ from typing import Any
 from artifacts.candidate import Language
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, RunLogError
-from artifacts.runlog import RunLog
+from artifacts.runlog import PAID_KINDS, RunLog
 from artifacts.task import TaskRef
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.search.settings import SearchSettings
@@ -143,8 +143,8 @@ def read_manifest(log: RunLog) -> RunManifest:
         raise RunLogError(f"{log.path}/manifest.json: {problem.what}", "it is no run of this HTAM") from problem
 
 
-def require_same(known: RunManifest, wanted: RunManifest, path: Path) -> None:
-    """Refuse to go on with a run under other settings.
+def require_same(known: RunManifest, wanted: RunManifest, log: RunLog) -> None:
+    """Refuse to go on with the run in ``log`` under other settings.
 
     Raises:
         RunLogError: names the first setting that differs.
@@ -153,9 +153,11 @@ def require_same(known: RunManifest, wanted: RunManifest, path: Path) -> None:
         before, now = encode(getattr(known, item.name)), encode(getattr(wanted, item.name))
         if item.name not in FREE and before != now:
             what, old, new = _difference(item.name, before, now)
-            raise RunLogError(
-                f"{path} was started with {what} {old}, not {new}", "use the same settings, or another --run directory"
-            )
+            fix = "use the same settings, or another --run directory"
+            asked = LlmSpec.parse(known.llm).kind != "openai"  # files and batches may be under way
+            if not asked and not any(event.kind in PAID_KINDS for event in log.events()):
+                fix += "; or remove it, nothing was answered or measured there"
+            raise RunLogError(f"{log.path} was started with {what} {old}, not {new}", fix)
 
 
 def _difference(name: str, before: Any, now: Any) -> tuple[str, str, str]:

@@ -134,7 +134,7 @@ def create_run(path: Path, manifest: RunManifest, tasks: Sequence[Task]) -> RunL
     """
     if RunLog.is_run(path):
         log = RunLog.open(path)
-        require_same(read_manifest(log), manifest, path)
+        require_same(read_manifest(log), manifest, log)
         return log
     log = RunLog.create(path, encode(manifest))
     hold_memory(path, manifest)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CASSETTE = "cassette.jsonl"
 """Recording of a run's answers, in its directory."""
 
+ENDPOINTS = ("openai", "batch")
+"""Kinds of models that are paid when they are asked."""
+
 BATCHES = "batches.jsonl"
 POOL_LANES = 32
 """Batches under way at a time where others measure: a batch ends with its slowest job, and waiting costs nothing."""
@@ -41,14 +44,15 @@ class Resources:
     prices: Path | None = None
 
 
-def require_here(manifest: RunManifest) -> None:
+def require_here(manifest: RunManifest, resources: Resources) -> None:
     """See that this host has what a run needs, before its directory is made and its first answer paid.
 
     Raises:
         UnavailableError: there is no key, or no device to measure on.
-        BadInputError: the address is none.
+        BadInputError: the address is none, or there is a money budget and no price for the model.
     """
-    if LlmSpec.parse(manifest.llm).kind in ("openai", "batch"):
+    require_price(manifest, resources)
+    if LlmSpec.parse(manifest.llm).kind in ENDPOINTS:
         from optimizer.llm.endpoint import endpoint_from_environment
 
         endpoint_from_environment()
@@ -56,6 +60,19 @@ def require_here(manifest: RunManifest) -> None:
         from optimizer.evaluation.hosts import devices_of
 
         devices_of(manifest.backend)
+
+
+def require_price(manifest: RunManifest, resources: Resources) -> None:
+    """See that a money budget can be kept.
+
+    Raises:
+        BadInputError: nobody knows what the run's model costs, or the price file cannot be used.
+    """
+    if LlmSpec.parse(manifest.llm).kind in ENDPOINTS:
+        from optimizer.llm.meter import Meter
+        from optimizer.llm.prices import load_prices
+
+        Meter(load_prices(resources.prices), Budget(resources.limits)).require_price(manifest.model)
 
 
 def make_client(

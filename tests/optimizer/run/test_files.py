@@ -203,6 +203,16 @@ def test_a_run_is_not_gone_on_with_under_other_settings(words: tuple[object, ...
     assert said in str(result.exception)
 
 
+def test_a_run_that_got_nowhere_may_be_removed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    words = ("optimize", desk.folder / "mine", "--arm", "feedback", "--evaluator", "files", "--run", desk.run)
+    assert desk.types(*words, "--llm", "openai:typo", "--budget-tokens", 1).exit_code == 1
+    said = str(desk.types(*words, "--llm", "openai:m").exception)
+    assert "llm 'openai:typo', not 'openai:m'" in said
+    assert "remove it, nothing was answered or measured there" in said
+
+
 def test_a_task_that_changed_since_is_noticed(desk: Desk) -> None:
     desk.optimize()
     (desk.folder / "mine" / "a.py").write_text(TASK + "# changed\n")
@@ -236,6 +246,7 @@ def test_explain_of_an_ambiguous_step_offers_the_choices(desk: Desk) -> None:
         (("--llm", "files", "--arm", "feedback", "--memory", "m"), "uses no memory"),
         (("--llm", "files", "--arm", "feedback", "--backend", "cuda"), "--device"),
         (("--llm", "replay:missing.jsonl", "--arm", "feedback"), "missing.jsonl"),
+        (("--llm", "openai:nobody", "--arm", "feedback", "--budget-usd", 1), "needs the price of 'nobody'"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_no_run_behind(words: tuple[object, ...], said: str, desk: Desk) -> None:
