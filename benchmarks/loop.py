@@ -55,10 +55,12 @@ NOTHING = Effect(mean=0.0, low=-1.0, high=1.0, n=0, effective_n=0.0, failures=0)
 DIRECTIONS = [f"direction_{number}" for number in range(12)]
 FEATURES = [f"feature_{number}" for number in range(60)]
 GOAL_MS = 50.0
+REFERENCE = "import torch\n\ndef forward(x):\n    return torch.softmax(x, -1)  # {}\n"
+KERNEL = "__global__ void own(float* y) {{ }}  // {}\n" + "// a line of a kernel of ordinary length\n" * 150
 
 
 def memory_of(count: int) -> Memory:
-    """A memory of ``count`` made-up transitions in 12 directions and 120 strategies."""
+    """A memory of ``count`` made-up transitions in 12 directions and 120 strategies; one in 20 has a kernel to show."""
     draw = random.Random(1)
     directions = tuple(Direction(direction_id=name, name=name, description=name, effect=NOTHING) for name in DIRECTIONS)
     strategies = tuple(
@@ -123,6 +125,8 @@ def _transition(number: int, draw: random.Random) -> Transition:
         error="",
         choice_probability=None,
         provenance=Provenance(format="native", importer_version=1, file="a", file_sha256="0" * 64),
+        kernel=KERNEL.format(number) if number % 20 == 0 else "",
+        reference=REFERENCE.format(number % 500) if number % 20 == 0 else "",
     )
 
 
