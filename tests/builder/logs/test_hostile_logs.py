@@ -22,7 +22,7 @@ from builder.logs.logfile import LogFile
 from builder.logs.registry import importer_for
 from builder.trust import flag_repeats, hacks_in
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 """What must not happen takes minutes, or all memory."""
 
 

@@ -94,7 +94,6 @@ def built(stages: Stages, source: str, incumbent: str = "") -> Measurement | Bui
     return stages.build(job, DEVICE)
 
 
-@pytest.mark.timeout(300)
 def test_what_does_not_compile_is_decided_without_a_device(stages: Stages) -> None:
     result = built(stages, CANDIDATE.format(before=""))
     assert isinstance(result, Measurement)
@@ -102,14 +101,12 @@ def test_what_does_not_compile_is_decided_without_a_device(stages: Stages) -> No
     assert "own is wrong" in result.error
 
 
-@pytest.mark.timeout(300)
 def test_what_is_no_python_is_decided_without_a_device(stages: Stages) -> None:
     result = built(stages, CANDIDATE.format(before="def ("))
     assert isinstance(result, Measurement)
     assert result.outcome is Outcome.COMPILE_ERROR
 
 
-@pytest.mark.timeout(300)
 def test_who_asks_for_the_device_while_it_is_hidden_is_judged_where_it_is_not(stages: Stages) -> None:
     result = built(stages, CANDIDATE.format(before="torch.empty(1, device='cuda')"))
     assert isinstance(result, Built)
@@ -122,7 +119,6 @@ def test_a_candidate_without_an_extension_needs_no_build_process(stages: Stages,
     assert compiler.requests == 0
 
 
-@pytest.mark.timeout(300)
 def test_an_incumbent_is_built_before_the_device_is_asked_for(stages: Stages, compiler: NoCompiler) -> None:
     result = built(stages, TRITON, incumbent=CANDIDATE.format(before=""))
     assert isinstance(result, Built), "what is wrong with an incumbent says nothing of the candidate"

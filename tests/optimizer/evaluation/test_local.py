@@ -48,7 +48,7 @@ class ModelNew(nn.Module):
         return ext.own(x)
 """
 
-pytestmark = pytest.mark.xdist_group("evaluator")
+pytestmark = [pytest.mark.xdist_group("evaluator"), pytest.mark.timeout(1800)]
 SETTINGS = EvaluationSettings(seeds=2, min_samples=5, max_samples=20, budget_s=0.05, run_timeout_s=60)
 
 
@@ -93,7 +93,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
     return measured
 
 
-@pytest.mark.timeout(600)
 def test_a_right_kernel_is_timed_beside_eager(results: dict[str, Measurement]) -> None:
     measurement = results["right"]
     assert measurement.outcome is Outcome.CORRECT, measurement.error

@@ -54,7 +54,8 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
+@pytest.mark.xdist_group("evaluator")
 def test_an_answer_becomes_a_verified_winner_on_this_machine(tmp_path: Path) -> None:
     run, requests, answers = tmp_path / "run", tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     task = tmp_path / "mine" / "square_shift.py"
