@@ -31,7 +31,6 @@ _BOUND = re.compile(r"<|>=")
 _INDEX = re.compile(r"idx|index|row|col|tid|gid|\bi\b|\bj\b|\bx\b|\by\b|\bk\b", re.IGNORECASE)
 _PADDED = re.compile(r"\+\s*(?:1|2|4|8|PAD\w*|\w+_PAD)\s*\]|\b(?:33|17|65)\s*\]", re.IGNORECASE)
 _STAGED = re.compile(r"^\w+\s*\[\s*(?:2|3|4|\w*(?:STAGE|BUF)\w*)\s*\]\s*\[", re.IGNORECASE)
-_DECLARED = re.compile(r"^(\w+)\s*\[")
 _NUMBERED = re.compile(r"\b(?:sum|acc|s|a|val|max)_?[1-3]\s*(?:\+=|=\s*(?:fmaf?|max|fmaxf)\s*\()")
 _COUNTED = re.compile(r"[1-3]\s*(?:\+=|=\s*f?ma)")
 """What :data:`_NUMBERED` cannot do without, found faster."""
