@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import pyarrow.compute as pc
-
+from artifacts.codec import encode
 from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
-from pipeline.report.memory_view import ratio
+from pipeline.report.kernels import KernelRow, kernel_rows
 
 SHOWN = 12
 """Digits of the SHA-256 of a source that name it."""
 
 
 def kernels(memory: Memory, sha256: str | None, as_json: bool) -> str:
-    """All kernels, the fastest of each device and language first, or the source of the one that ``sha256`` begins.
+    """All kernels, or the source of the one that ``sha256`` begins.
 
     Raises:
         BadInputError: no kernel, or more than one, has such a hash.
     """
-    rows = _rows(memory)
+    rows = kernel_rows(memory)
     if sha256 is not None:
         return _source(memory, rows, sha256)
     if as_json:
-        return json.dumps(rows, indent=1)
+        return json.dumps([encode(row) for row in rows], indent=1)
     if not rows:
         return f"{memory.reference} holds no kernel: its logs have none that was verified and beat its baseline"
-    width = max(len(row["task"]) for row in rows)
+    width = max(len(row.task) for row in rows)
     return "\n".join(
-        f"{row['sha256'][:SHOWN]}  {row['arch']:>8} {row['language']:>6}  {row['task']:<{width}}  "
-        f"{row['speedup']:>7.2f}× eager, {row['found']:.2f}× its first candidate"
+        f"{row.sha256[:SHOWN]}  {row.arch:>8} {row.language:>6}  {row.task:<{width}}  "
+        f"{row.speedup:>7.2f}× eager, {row.found:.2f}× its first candidate"
         for row in rows
     )
 
 
-def _rows(memory: Memory) -> list[dict[str, Any]]:
-    table = memory.table.filter(pc.not_equal(memory.table["kernel"], ""))
-    rows = [
-        {
-            "sha256": row["child_sha256"],
-            "arch": row["state_arch"],
-            "language": row["state_language"],
-            "task": row["task_id"],
-            "family": row["state_family"],
-            "source": row["source"],
-            "speedup": round(ratio(row["state_log2_speedup"] + row["reward"]), 4),
-            "found": round(ratio(row["state_log2_progress"] + row["reward"]), 4),
-            "transition": row["transition_id"],
-            "kernel": row["kernel"],
-            "reference": row["reference"],
-        }
-        for row in table.to_pylist()
-    ]
-    return sorted(rows, key=lambda row: (row["arch"], row["language"], -row["speedup"], row["transition"]))
-
-
-def _source(memory: Memory, rows: list[dict[str, Any]], sha256: str) -> str:
-    found = {row["sha256"]: row["kernel"] for row in rows if row["sha256"].startswith(sha256)}
+def _source(memory: Memory, rows: list[KernelRow], sha256: str) -> str:
+    found = {row.sha256: row.kernel for row in rows if row.sha256.startswith(sha256)}
     if len(found) != 1:
         problem = f"{len(found)} kernels of {memory.reference} have a hash that begins with {sha256!r}"
         raise BadInputError(problem, f"htam memory kernels {memory.reference} lists them")
-    return str(next(iter(found.values()))).rstrip("\n")
+    return next(iter(found.values())).rstrip("\n")

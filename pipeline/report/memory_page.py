@@ -15,6 +15,7 @@ from artifacts.memory.records import Effect, Strategy
 from artifacts.memory.replay_figures import replay_figures
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
+from pipeline.report.kernels import kernel_rows
 from pipeline.report.memory_view import MemoryView, certain, ratio, scale, view
 from pipeline.report.run_page import stamp
 
@@ -22,6 +23,7 @@ SECTIONS = (
     ("summary", "Summary"),
     ("graph", "Graph"),
     ("strategies", "Strategies"),
+    ("kernels", "Kernels"),
     ("replay", "Replay"),
     ("sources", "Sources"),
     ("quarantine", "Quarantine"),
@@ -72,6 +74,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         certain=certain,
         stated=stated(memory.strategies),
         counts=Counter(certain(item.effect) for items in shown.strategies.values() for item in items),
+        kernels=kernel_rows(memory),
         quarantined=quarantined,
         quarantine_rows=reasons(quarantined or ()),
         replay_rows=replay_figures(memory.manifest.quality),
