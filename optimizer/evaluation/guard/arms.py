@@ -11,8 +11,14 @@ _BLANK = ("empty", "zeros", "new_empty", "new_zeros", "clone", "view", "reshape"
 
 
 def arms(function: Function) -> Iterator[ast.AST]:
-    """Expressions and statements that depend on a condition: branches, and what follows one that returns."""
+    """Expressions and statements that depend on a condition: branches, and what follows one that returns.
+
+    A backward function that leaves out what nobody asks for has no choice between two ways.
+    """
+    backward = getattr(function, "name", "") == "backward"
     for node in ast.walk(function):
+        if backward and isinstance(node, ast.If) and _asks_what_is_needed(node.test):
+            continue
         if isinstance(node, ast.If):
             yield from (*node.body, *node.orelse)
         elif isinstance(node, ast.IfExp):
@@ -25,6 +31,17 @@ def arms(function: Function) -> Iterator[ast.AST]:
             yield from (statement for case in node.cases for statement in case.body)
         for block in _blocks(node):
             yield from _after_a_return(block)
+
+
+def _asks_what_is_needed(test: ast.expr) -> bool:
+    """``ctx.needs_input_grad[0]``, alone or with others."""
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    return all(
+        isinstance(part, ast.Subscript)
+        and isinstance(part.value, ast.Attribute)
+        and part.value.attr == "needs_input_grad"
+        for part in parts
+    )
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp, top_level
+from optimizer.evaluation.guard.cpp_kept import kept_tensors
+from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp
 from optimizer.evaluation.guard.cpp_threads import operators_in_threads, threads
 from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_IDLE, INCLUDES_REFUSED, REFUSED_CALLS
 
@@ -15,10 +16,10 @@ _FREE = r"(?<![\w.>:])(?:std::|::)?"
 """Before a name: not a member, not part of a longer name or of another namespace."""
 
 _WORDS = {
-    "thread": r"std\s*::\s*(?:async|packaged_task|promise|future|condition_variable)\w*|pthread_\w+",
+    "thread": r"std\s*::\s*(?:packaged_task|promise|shared_future|condition_variable)\w*|pthread_\w+",
     "file": r"std\s*::\s*(?:basic_)?[io]?f(?:ile)?stream|std\s*::\s*filesystem|std\s*::\s*freopen",
     "python": r"\bPy(?:[A-Z]\w*)?_\w+|\bpy(?:bind11)?\s*::\s*(?:exec|eval|eval_file|globals|module_?\s*::\s*import|"
-    r"module_::import)|\bimport\s*\(",
+    r"module_::import|getattr)|\bimport\s*\(|\.\s*attr\s*\((?:[^()]|\([^()]*\))*\)(?!\s*=[^=])",
     "stream": r"\bcudaStream(?:Create|Destroy|BeginCapture|EndCapture|AddCallback|WaitEvent|SetAttribute|"
     r"UpdateCaptureDependencies)\w*|\bcuStream(?!_t\b)\w+|\bcudaLaunchHostFunc\w*|getStreamFromPool|CUDAStreamGuard|"
     r"CUDAMultiStreamGuard|setCurrentCUDAStream|getDefaultCUDAStream|getStreamFromExternal|cudaStreamPerThread|"
@@ -26,18 +27,20 @@ _WORDS = {
     r"\b(?:reinterpret|static|bit)_cast\s*<\s*(?:cudaStream_t|CUstream)\s*>",
     "graph": r"\bcudaGraph\w*|\bcuGraph\w*|CUDAGraph",
     "timer": r"\bcudaEvent\w*|\bcuEvent\w*|CUDAEvent|std\s*::\s*(?:chrono|this_thread)|\b\w*rdtscp?\b|"
-    r"\bomp_get_w(?:time|tick)\b|\bc10\s*::\s*get(?:Approximate)?Time\w*",
+    r"\bomp_get_w(?:time|tick)\b|\b\w*clock64\b|\bc10\s*::\s*get(?:Approximate)?Time\w*",
     "state": r"\bcudaDevice(?:SetLimit|Reset|SetCacheConfig|SetSharedMemConfig|SetMemPool)\w*|\bcudaSetDeviceFlags|"
     r"\bcudaCtx\w*|\bcuCtx\w*|ResetPersistingL2|globalContext|setAllowTF32\w*|setFloat32MatmulPrecision|"
     r"set_num_threads|setBenchmark\w*|setDeterministic\w*|manual_seed|_MM_SET_FLUSH_ZERO_MODE|"
-    r"_MM_SET_DENORMALS_ZERO_MODE|_mm_setcsr|fesetround|CUDACachingAllocator|cudaMemPool\w*|cudaIpc\w*|cuIpc\w*",
+    r"\bSet(?:CPU)?Allocator\b|REGISTER_\w*ALLOCATOR|PluggableAllocator|_MM_SET_DENORMALS_ZERO_MODE|_mm_setcsr|fesetround|CUDACachingAllocator|cudaMemPool\w*|cudaIpc\w*|cuIpc\w*",
     "library": r"\bcublas\w*|\bcudnn\w*|\bcusparse\w*|\bcusolver\w*|\bmkl_\w+|\bcblas_\w+|\bdnnl\w*",
     "dispatcher": r"\bat\s*::\s*(?:native|cpu|meta|_ops|redispatch|compositeexplicit\w*|compositeimplicit\w*)\b|"
     r"AutoDispatchBelow\w*|ExcludeDispatchKey\w*|IncludeDispatchKey\w*|PythonDispatcher\w*|"
+    r"\bc10\s*::\s*Dispatcher\b|\bfindSchema\w*|\bredispatch\w*|\bDispatchKeySet\b|\bcallBoxed\w*|"
     r"ForceDispatchKey\w*|TorchDispatchMode\w*|PythonTLS\w*|impl\s*::\s*tls_|ThreadLocalState\w*",
     "constructor": r"\b(?:constructor|destructor|ifunc|weakref)\b\s*(?:\(|\))|\binit_array\b|\bLD_PRELOAD\b",
     "preprocessor": r"#\s*(?:embed|include_next|import|line)\b|\b__has_embed\b",
 }
+_INCLUDE_LINE = re.compile(r"#[ \t]*include[^\n]*")
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define\b[^\n]*", re.MULTILINE)
 _PASTING = re.compile(r"^[ \t]*#[ \t]*define\b[^\n]*##(?!\s*__VA_ARGS__)[^\n]*", re.MULTILINE)
 _MOST_PIECES = 200
@@ -48,9 +51,10 @@ _AT_CUDA = re.compile(
     r"\bat\s*::\s*cuda\s*::\s*(?!getCurrentCUDAStream|getCurrentDeviceProperties|getDeviceProperties|ATenCeilDiv|"
     r"CUDAGuard|OptionalCUDAGuard|warp_size|current_device|is_available|stream_synchronize|detail\b|CUDAStream\b)(\w+)"
 )
-_ASSEMBLY = re.compile(r"syscall|sysenter|\bint\s+\$?0x80|\.incbin|\bsvc\b|rdtsc", re.IGNORECASE)
-_KEPT_TENSOR = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*\bTensor\b[^;{}()]*[;({=]")
-"""Ends at the first bracket: a function's declaration is told from a variable by what stands there."""
+_ASSEMBLY = re.compile(r"syscall|sysenter|\bint\s+\$?0x80|\.incbin|\bsvc\b|rdtsc|globaltimer|%clock", re.IGNORECASE)
+_ENTRY_POINT = re.compile(r"\b(?:cudaGetDriverEntryPoint|cuGetProcAddress)\w*\s*\(\s*")
+_HARMLESS_ENTRY = re.compile(r'"cuTensorMap\w*"')
+"""What a kernel needs of the driver and no header's library gives: descriptors of tensors."""
 _FORBIDDEN = [
     (rule, re.compile(rf"{_FREE}\b({'|'.join(names.split())})\s*\(")) for rule, names in REFUSED_CALLS.items()
 ]
@@ -70,8 +74,9 @@ def check_cpp(source: str, own_headers: frozenset[str] = frozenset()) -> tuple[G
         for rule, message, offset in (
             *_includes(text, own_headers),
             *_words(text),
-            *_kept_tensors(text),
+            *kept_tensors(text.code),
             *_literals(text),
+            *_entry_points(text),
             *_macros(text),
             *operators_in_threads(text.code),
             *threads(text.code),
@@ -80,50 +85,39 @@ def check_cpp(source: str, own_headers: frozenset[str] = frozenset()) -> tuple[G
 
 
 def _includes(text: CppText, own: frozenset[str]) -> Iterator[tuple[str, str, int]]:
-    used = re.sub(r"#[ \t]*include[^\n]*", "", text.code)
+    used = _without_includes(text.code)
     for offset, spelled in text.includes:
         name = spelled[1:-1].strip()
         known = name in INCLUDES or name.startswith(INCLUDE_FOLDERS) or name in own
-        known = known or not re.search(INCLUDES_IDLE.get(name, ""), used)
-        if not known or name.startswith(INCLUDES_REFUSED) or ".." in name:
+        allowed = (known and not name.startswith(INCLUDES_REFUSED)) or _is_idle(name, used)
+        if not allowed or ".." in name:
             yield "include", f"header {name} is not allowed", offset
 
 
+def _without_includes(code: str) -> str:
+    return _INCLUDE_LINE.sub(lambda match: " " * len(match.group()), code)
+
+
+def _is_idle(name: str, used: str) -> bool:
+    patterns = [pattern for header, pattern in INCLUDES_IDLE.items() if name == header or name.startswith(header + "/")]
+    return bool(patterns) and not any(re.search(pattern, used) for pattern in patterns)
+
+
 def _words(text: CppText) -> Iterator[tuple[str, str, int]]:
+    code = _without_includes(text.code)
     for rule, pattern in _FORBIDDEN:
-        for match in pattern.finditer(text.code):
-            if rule in REFUSED_CALLS and match.lastindex and _defines(text.code, match[match.lastindex]):
+        for match in pattern.finditer(code):
+            if rule in REFUSED_CALLS and match.lastindex and _defines(code, match[match.lastindex]):
                 continue
             yield rule, f"{match.group().strip(' (')} is not allowed", match.start()
-    for match in _AT_CUDA.finditer(text.code):
+    for match in _AT_CUDA.finditer(code):
         yield "dispatcher", f"{match.group()} is not allowed", match.start()
 
 
 def _defines(code: str, name: str) -> bool:
-    """Whether the source has a function of its own with that name."""
-    return bool(re.search(rf"[\w>&*]\s+\*?{name}\s*\([^;{{}}]*\)\s*(?:const\s*)?\{{", code))
-
-
-def _kept_tensors(text: CppText) -> Iterator[tuple[str, str, int]]:
-    for match in _KEPT_TENSOR.finditer(text.code):
-        if not _is_function(text.code, match):
-            yield "cache", "a tensor is kept between calls", match.start()
-    for offset, statement in top_level(text.code):
-        if (
-            re.search(r"\bTensor\b", statement)
-            and "(" not in statement
-            and not re.match(r"\s*(?:using|typedef)", statement)
-        ):
-            yield "cache", "a tensor is kept between calls", offset
-
-
-def _is_function(code: str, match: re.Match[str]) -> bool:
-    """Whether the match is a static function: a parameter list with a type inside, or an empty one and a body."""
-    if not match.group().endswith("("):
-        return False
-    inside = code[match.end() : code.find(")", match.end())]
-    after = code[match.end() + len(inside) + 1 :].lstrip()
-    return after.startswith("{") or (after.startswith(";") and bool(re.search(r"\w[\s&*]+\w", inside)))
+    """Whether the source has a function or lambda of its own with that name."""
+    function = rf"[\w>&*]\s+\*?{name}\s*\([^;{{}}]*\)\s*(?:const\s*)?\{{"
+    return bool(re.search(rf"{function}|\b{name}\s*=\s*\[", code))
 
 
 def _literals(text: CppText) -> Iterator[tuple[str, str, int]]:
@@ -132,6 +126,15 @@ def _literals(text: CppText) -> Iterator[tuple[str, str, int]]:
             yield "assembly", "system calls and data files from assembly are not allowed", offset
         if re.match(r'(?:R"[^(]*\(|")(?:/(?:proc|dev|etc|home|root|tmp|sys|var|usr|opt)\b|\.\./)', literal):
             yield "file", f"path {literal[:60]} is not allowed", offset
+
+
+def _entry_points(text: CppText) -> Iterator[tuple[str, str, int]]:
+    """Functions of the driver asked for by a name in quotes, as the guard sees no other."""
+    named = dict(text.literals)
+    for match in _ENTRY_POINT.finditer(text.code):
+        name = named.get(match.end(), "another name")
+        if not _HARMLESS_ENTRY.match(name):
+            yield "loading", f"{match.group().strip(' (')} of {name} is not allowed", match.start()
 
 
 def _macros(text: CppText) -> Iterator[tuple[str, str, int]]:

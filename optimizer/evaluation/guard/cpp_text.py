@@ -72,3 +72,13 @@ def top_level(code: str) -> Iterator[tuple[int, str]]:
 def line_of(source: str, offset: int) -> int:
     """Line number, from 1."""
     return source.count("\n", 0, offset) + 1
+
+
+def balanced(code: str, start: int, brackets: str) -> str:
+    """From the bracket at ``start`` to the one that closes it, or to the end."""
+    depth = 0
+    for index in range(start, len(code)):
+        depth += (code[index] == brackets[0]) - (code[index] == brackets[1])
+        if depth == 0:
+            return code[start : index + 1]
+    return code[start:]

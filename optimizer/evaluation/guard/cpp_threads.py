@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from optimizer.evaluation.guard.cpp_text import balanced
 from optimizer.evaluation.guard.tables import TORCH_MOVES
 
 _REGION = re.compile(r"#[ \t]*pragma[ \t]+omp\b[^\n]*|\b_Pragma\s*\([^)]*\)|\bparallel_(?:for|reduce)\b(?=[\s<(])")
-_THREAD = re.compile(r"\bstd\s*::\s*j?thread\b(?!\s*::\s*hardware_concurrency)")
+_THREAD = re.compile(r"\bstd\s*::\s*(?:j?thread\b(?!\s*::\s*hardware_concurrency)|async\b|future\b)")
+_JOINED = re.compile(r"\.\s*join\s*\(\s*\)")
+_AWAITED = re.compile(r"\.\s*(?:get|wait)\s*\(\s*\)")
 _STAYS = re.compile(
     r"\b(?:detach|static|thread_local|new|malloc|release|swap|move|shared_ptr|unique_ptr|make_unique|make_shared|"
     r"native_handle|struct|class|using|typedef)\b|\breturn\s+std\s*::"
@@ -43,15 +46,16 @@ def threads(code: str) -> Iterator[tuple[str, str, int]]:
     Those a function starts and joins are its own business, like a parallel region. A thread at file level, in a class
     or on the heap may stay, and so may one of a function that holds static variables or never joins.
     """
-    bodies = [(match.end() - 1, _balanced(code, match.end() - 1, "{}")) for match in _FUNCTION.finditer(code)]
+    bodies = [(match.end() - 1, balanced(code, match.end() - 1, "{}")) for match in _FUNCTION.finditer(code)]
     users = _users(code)
     for match in _THREAD.finditer(code):
         body = next((body for start, body in bodies if start <= match.start() < start + len(body)), "")
-        joined = ".join()" in body.replace(" ", "") or "jthread" in match.group()
+        ends = _JOINED if match.group().endswith("thread") else _AWAITED
+        joined = ends.search(body) is not None or "jthread" in match.group()
         if not joined or _STAYS.search(body):
             yield (
                 "thread",
-                f"{match.group()} may go on after the call: join it in the function that starts it",
+                f"{match.group()} may go on after the call: join or await it in the function that starts it",
                 match.start(),
             )
         elif next(_operators(body), "") or users & set(_CALL.findall(body)):
@@ -72,7 +76,7 @@ def _operators(text: str) -> Iterator[str]:
 
 def _users(code: str) -> set[str]:
     """Functions of the source in which operators are called, by themselves or by functions that they call."""
-    bodies = {match[1]: _balanced(code, match.end() - 1, "{}") for match in _FUNCTION.finditer(code)}
+    bodies = {match[1]: balanced(code, match.end() - 1, "{}") for match in _FUNCTION.finditer(code)}
     users = {name for name, body in bodies.items() if next(_operators(body), "")}
     while more := {name for name, body in bodies.items() if name not in users and users & set(_CALL.findall(body))}:
         users |= more
@@ -85,18 +89,9 @@ def _region(code: str, start: int) -> str:
     if opening is None:
         return code[start:]
     if opening.group() == "{":
-        return _balanced(code, opening.start(), "{}")
+        return balanced(code, opening.start(), "{}")
     if opening.group() == ";":
         return code[start : opening.start()]
-    inside = _balanced(code, opening.start(), "()")
+    inside = balanced(code, opening.start(), "()")
     before = code[start : opening.start()]
     return before + inside + _region(code, opening.start() + len(inside)) if before.strip() else inside
-
-
-def _balanced(code: str, start: int, brackets: str) -> str:
-    depth = 0
-    for index in range(start, len(code)):
-        depth += (code[index] == brackets[0]) - (code[index] == brackets[1])
-        if depth == 0:
-            return code[start : index + 1]
-    return code[start:]

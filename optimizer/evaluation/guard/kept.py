@@ -24,14 +24,14 @@ class Kept:
 
     Args:
         function: to look at.
-        persistent: names around it that outlive a call.
+        persistent: names that outlive a call, ``self`` too unless the object is made in it.
     """
 
     def __init__(self, function: Function, persistent: set[str]) -> None:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         self._tainted = {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
-        self._roots = {"self", "cls"} | persistent | kept_defaults(function)
+        self._roots = persistent | kept_defaults(function)
         self._function = function
         self._globals = {
             name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names

@@ -9,10 +9,11 @@ from typing import TypeGuard
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.names import Function, Names, bound_in, dotted
 from optimizer.evaluation.guard.python_rules import finding
-from optimizer.evaluation.guard.tables import MODULES, SETUP_MODULES
+from optimizer.evaluation.guard.tables import HARMLESS_PARTS, MODULES, SETUP_MODULES
 
 _PARTS = {f"torch.{name}" for name in ("backends", "backends.cuda", "backends.cuda.matmul", "backends.cudnn")}
-_MODULES = (MODULES | _PARTS | {"os.environ", *SETUP_MODULES}) - {"string.Template"}
+_HALF_OPEN = {part.rpartition(".")[0] for part in HARMLESS_PARTS}
+_MODULES = (MODULES | _PARTS | _HALF_OPEN | {"os.environ", *SETUP_MODULES}) - {"string.Template"}
 
 
 def module_values(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:

@@ -13,9 +13,11 @@ from optimizer.evaluation.guard.tables import (
     DUNDERS,
     ENVIRONMENT,
     FILE_CALLS,
+    HARMLESS_PARTS,
     HARMLESS_TORCH,
     METHODS,
     MODULES,
+    PLAIN_METHODS,
     SETUP_CONSTANTS,
     SETUP_MODULES,
     TORCH_REFUSED,
@@ -28,11 +30,15 @@ _ESCAPES = {"share_memory_", "register_hook", "set_", "storage", "untyped_storag
             "register_forward_pre_hook", "__dict__", "data_ptr_", "record_stream", "numpy"}  # fmt: skip
 """Methods of tensors and modules that lead to their memory, to other processes or to what others call."""
 _OWN_NAMES = (*_ESCAPES, "load_state_dict", "state_dict", "register_buffer", "register_parameter", "forward", "apply")
+_AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
+"""Contexts that may be entered to switch lower precision off."""
 _HINTS = ("get_type_hints", "ForwardRef", "evaluate_forward_ref")
 _EVALUATORS = (*(f"typing.{name}" for name in _HINTS), *(f"typing_extensions.{name}" for name in _HINTS),
                "functools.single")  # fmt: skip
 """Functions that evaluate hints, which may be text."""
 _ORDINARY = {"select", "signal", "random", "types", "array", "copy", "code"}
+_IN_PART = {part.partition(".")[0] for part in HARMLESS_PARTS} - {"torch"}
+"""Modules that may be imported for their harmless parts."""
 _FOREIGN = (sys.stdlib_module_names - MODULES - _ORDINARY) | {*_FILE_MODULES, "torch", "triton", "numpy", "bltns"}
 """Modules that allowed ones have imported for themselves, by the name that stands in a chain."""
 
@@ -52,7 +58,9 @@ def imports(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
         whole = isinstance(node, ast.Import)
         if module in MODULES or (not whole and module.rpartition(".")[0] in MODULES):
             continue
-        if (whole and module in SETUP_MODULES) or module in SETUP_CONSTANTS:
+        if (whole and module in SETUP_MODULES) or module in SETUP_CONSTANTS | HARMLESS_PARTS:
+            continue
+        if isinstance(node, ast.Import) and module in _IN_PART:
             continue
         yield finding("import", f"module {module} is not allowed", node, fatal=names.is_used(local))
     for node in names.star_imports:
@@ -110,6 +118,7 @@ def _writes(node: ast.Call) -> bool:
 
 def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Dunders, private parts of imported modules, refused parts of torch, uses of file modules."""
+    switched_off = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _switches_off(node)}
     for node in names.outermost_attributes:
         parts = dotted(node, names).split(".")
         yield from _dunder(node, parts)
@@ -117,17 +126,31 @@ def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
         if not roots:
             yield from _file_method(node, parts)
         for root in roots:
-            yield from _part_of_module(node, ".".join([root, *parts[1:]]), names)
+            full = ".".join([root, *parts[1:]])
+            if not (full in _AUTOCASTS and id(node) in switched_off):
+                yield from _part_of_module(node, full, names)
     for local, meanings in names.meanings.items():
         for full, statement in meanings.items():
             if isinstance(statement, ast.ImportFrom) and full not in MODULES and names.is_used(local):
                 yield from _part_of_module(statement, full, names)
 
 
+def _switches_off(node: ast.Call) -> bool:
+    """A call with ``enabled=False``."""
+    return any(
+        keyword.arg == "enabled" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        for keyword in node.keywords
+    )
+
+
 def _part_of_module(node: ast.AST, full: str, names: Names) -> Iterator[GuardFinding]:
     """What is wrong with using ``full``, a dotted name that begins with an imported module."""
     parts = full.split(".")
-    if full.startswith("torch."):
+    if full in HARMLESS_PARTS or ".".join(parts[:2]) in HARMLESS_PARTS:
+        return
+    if parts[0] in _IN_PART:
+        yield finding("import", f"{full} is not allowed", node)
+    elif full.startswith("torch."):
         yield from _torch_attribute(node, full.removeprefix("torch."))
     elif parts[0] in _FILE_MODULES:
         yield from _file_attribute(node, full, names)
@@ -242,17 +265,31 @@ def classes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
         if any(keyword.arg != "frozen" for keyword in node.keywords):
             yield finding("metaclass", f"{node.name} has class keywords", node)
         for item in node.body:
-            if isinstance(item, ast.FunctionDef) and item.name.startswith("__") and item.name not in METHODS:
+            allowed = PLAIN_METHODS if set(bases) <= {"object"} else METHODS
+            if isinstance(item, ast.FunctionDef) and item.name.startswith("__") and item.name not in allowed:
                 yield finding("dunder", f"{node.name} defines {item.name}", item)
 
 
 def statements(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
-    """No try/except around anything but imports, nothing asynchronous, no deletion of what is watched."""
+    """No try/except that goes on after a failure, but around imports; nothing asynchronous."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Try, ast.TryStar)) and node.handlers and not _only_imports(node):
+        if isinstance(node, (ast.Try, ast.TryStar)) and _hides_failure(node):
             yield finding("try_except", "try/except may hide that the kernel failed", node)
         elif isinstance(node, (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)):
             yield finding("async", "asynchronous code is not allowed", node)
+
+
+def _hides_failure(node: ast.Try | ast.TryStar) -> bool:
+    """Whether what goes wrong inside may stay inside: a handler that always raises and plain clean-up hide nothing."""
+    leaves = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom)
+    if any(isinstance(part, leaves) for statement in node.finalbody for part in ast.walk(statement)):
+        return True
+    raising = all(
+        isinstance(handler.body[-1], ast.Raise)
+        and not any(isinstance(part, leaves) for statement in handler.body for part in ast.walk(statement))
+        for handler in node.handlers
+    )
+    return not raising and not _only_imports(node)
 
 
 def _only_imports(node: ast.Try | ast.TryStar) -> bool:

@@ -65,6 +65,12 @@ constructors. Each with those of its parts that read no files; where a call coul
 the recorder's sight they are refused."""
 SETUP_CONSTANTS = frozenset(["numpy.pi", "numpy.e", "numpy.inf", "numpy.newaxis"])
 """What of them may have a name of its own, since it does nothing."""
+_HARMLESS = """operator.add operator.mul operator.sub operator.floordiv operator.mod operator.itemgetter
+    sys.platform sys.stderr sys.version_info sys.maxsize sys.byteorder platform.machine platform.system
+    platform.processor multiprocessing.cpu_count contextlib.nullcontext types.SimpleNamespace inspect.cleandoc
+    torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd torch.amp.custom_fwd torch.amp.custom_bwd"""
+HARMLESS_PARTS = frozenset(_HARMLESS.split())
+"""Parts of refused modules that only say or build something; a module with such parts may be imported for them."""
 HARMLESS_TORCH = frozenset(
     ["compiler.disable", "compiler.is_compiling", "jit.ignore", "jit.unused", "jit.is_scripting", "jit.is_tracing"]
 )
@@ -131,6 +137,18 @@ BUILTINS_REFUSED = frozenset(
 DUNDERS = frozenset(["__init__", "__name__", "__file__", "__doc__", "__all__", "__version__", "__future__"])
 METHODS = frozenset(["__init__", "__repr__", "__post_init__", "__len__", "__hash__", "__eq__"])
 """Special methods a class may define."""
+PLAIN_METHODS = METHODS | {"__call__", "__getitem__", "__iter__", "__contains__", "__str__"}
+"""The same for a class that inherits nothing; Python and torch call these of modules and tensors behind the scenes."""
+
+_MODULE_API = """_apply _call_impl _compiled_autograd_key _get_backward_hooks _get_backward_pre_hooks _get_name
+    _load_from_state_dict _named_members _replicate_for_data_parallel _save_to_state_dict _sequence_nr _slow_forward
+    _wrapped_call_impl add_module apply backward bfloat16 buffers children compile cpu cuda double eval extra_repr float
+    forward get_buffer get_extra_state get_parameter get_submodule half ipu jvp load_state_dict modules mtia name
+    named_buffers named_children named_modules named_parameters parameters register_buffer register_module
+    register_parameter requires_grad_ set_extra_state setup_context share_memory state_dict to to_empty train type vjp
+    vmap xpu zero_grad get_inputs get_init_inputs"""
+CALLED_BY_TORCH = frozenset(_MODULE_API.split())
+"""Methods of modules and autograd functions, which others than the candidate call too."""
 
 TORCH_REFUSED = {
     "precision": "autocast amp cuda.amp set_float32_matmul_precision",
@@ -291,14 +309,31 @@ INCLUDES_REFUSED = ("ATen/native", "ATen/cuda/CUDABlas", "ATen/cudnn", "ATen/cud
     "ATen/cuda/CUDAEvent", "torch/cuda.h", "torch/serialize")  # fmt: skip
 INCLUDES_IDLE = {
     "chrono": r"\bchrono\b|_clock\b|\bduration_cast\b",
-    "future": r"\b(?:future|promise|async|packaged_task)\b",
+    "future": r"\b(?:shared_future|promise|packaged_task)\b",
     "condition_variable": r"\bcondition_variable",
     "fstream": r"\b\w*f(?:stream|ilebuf)\b",
+    "ctime": r"\b(?:time|clock|timespec\w*|\w*time_r?|tm)\b",
+    "time.h": r"\b(?:time|clock|timespec\w*|\w*time_r?|tm)\b",
+    "cublas_v2.h": r"blas",
+    "cublas.h": r"blas",
+    "cublasLt.h": r"blas",
+    "cudnn.h": r"cudnn",
+    "cusparse.h": r"cusparse",
+    "cusolverDn.h": r"cusolver",
+    "curand.h": r"\bcurand(?!_(?:init|normal|uniform|log|poisson)|State|_kernel)\w*",
+    "torch/script.h": r"\b(?:jit|script)\b",
+    "torch/cuda.h": r"\btorch\s*::\s*cuda\b",
+    "c10/cuda/CUDACachingAllocator.h": r"CachingAllocator",
+    "ATen/cuda/CUDAEvent.h": r"Event",
+    "ATen/cuda/CUDABlas.h": r"blas",
+    "ATen/native": r"\bnative\b",
+    "ATen/cudnn": r"cudnn",
 }
-"""Headers that may be included, as out of habit, where nothing of them is used."""
+"""Headers, or folders of them, that may be included, as out of habit, where nothing of them is used."""
 INCLUDES = frozenset(
     [
         "algorithm",
+        "any",
         "array",
         "atomic",
         "bit",
@@ -308,8 +343,31 @@ INCLUDES = frozenset(
         "cctype",
         "cerrno",
         "cfloat",
+        "charconv",
         "cinttypes",
+        "compare",
         "float.h",
+        "cstdarg",
+        "stdarg.h",
+        "forward_list",
+        "iosfwd",
+        "ios",
+        "istream",
+        "memory_resource",
+        "queue",
+        "shared_mutex",
+        "stack",
+        "typeindex",
+        "valarray",
+        "cpuid.h",
+        "malloc.h",
+        "mm_malloc.h",
+        "stdbool.h",
+        "stdalign.h",
+        "nmmintrin.h",
+        "pmmintrin.h",
+        "smmintrin.h",
+        "tmmintrin.h",
         "climits",
         "limits.h",
         "cmath",

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.arms import arms
+from optimizer.evaluation.guard.before_inputs import before_inputs, runs_constructors_again
 from optimizer.evaluation.guard.kept import Kept
 from optimizer.evaluation.guard.names import Function, Names, dotted
 from optimizer.evaluation.guard.python_rules import finding
 from optimizer.evaluation.guard.tables import COMPUTING_METHODS, PLAIN_MODULES, TORCH_MOVES
 
-_OUTSIDE = {"__init__", "get_inputs", "get_init_inputs", "__repr__", "extra_repr"}
+_OUTSIDE = {"get_inputs", "get_init_inputs", "__repr__", "extra_repr"}
 _KERNEL_SOURCES = ("load_inline", "load")
 _TRITON = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit")
 
@@ -46,7 +47,7 @@ def reference_used(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 def fallbacks(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Torch operators that compute: inside a branch they are a fallback, elsewhere they are noted."""
     modules, helpers = _torch_modules(tree, names), _torch_helpers(names)
-    for function in called_functions(names):
+    for function in called_functions(tree, names):
         branches = {id(part) for arm in arms(function) for part in ast.walk(arm)}
         parameters = {argument.arg for argument in function.args.args} - {"self", "cls"}
         for node in ast.walk(function):
@@ -61,12 +62,13 @@ def fallbacks(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
                 yield finding("torch_operators", f"{chain} is left to torch", node, fatal=False)
 
 
-def called_functions(names: Names) -> list[Function]:
-    """Every function but constructors, input makers and Triton kernels; lambdas are functions too."""
+def called_functions(tree: ast.Module, names: Names) -> list[Function]:
+    """Every function but what runs before there are inputs, input makers and Triton kernels; lambdas too."""
+    early = before_inputs(tree)
     return [
         function
         for function in names.every_function
-        if getattr(function, "name", "") not in _OUTSIDE and not _is_triton(function, names)
+        if function not in early and getattr(function, "name", "") not in _OUTSIDE and not _is_triton(function, names)
     ]
 
 
@@ -152,8 +154,11 @@ def kept_state(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing that depends on the inputs outlives a call."""
     persistent = _module_level(tree) | names.functions | set(names.classes)
     inner = _inside_functions(tree)
-    for function in called_functions(names):
+    fresh = set() if runs_constructors_again(tree) else {"__init__"}
+    for function in called_functions(tree, names):
         kept = persistent | inner.get(function, set())
+        if getattr(function, "name", "") not in fresh:
+            kept |= {"self", "cls"}
         if function not in inner or inner[function] or isinstance(function, ast.Lambda):
             yield from Kept(function, kept).findings()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from artifacts.errors import BadTaskError
 from artifacts.outcome import Outcome
 from optimizer.evaluation.device_memory import give_back, is_large
 from optimizer.evaluation.judge.cell_client import Cell, Delivery
@@ -21,11 +23,13 @@ from optimizer.evaluation.judge.compare import (
 from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.judge.reference import Answer, Case, Reference
 from optimizer.evaluation.judge.tolerance import Tolerance, powerless_controls
-from optimizer.evaluation.judge.trials import Trial, derive_seed, plan, twins
+from optimizer.evaluation.judge.trials import Trial, derive_seed, plan, twins, with_other_numbers
 from optimizer.evaluation.process.values import split
 
 STAGE = "correctness"
 _CONTROLS = frozenset({"zeros", "mean"})
+_DEVICE_TROUBLE = re.compile(r"memory|CUDA error", re.IGNORECASE)
+"""In what a reference fails with: says nothing about its inputs."""
 _LARGE_VARIANTS = 2
 """Enough for a draw that the candidate can not foresee, where more would fill the device."""
 
@@ -99,6 +103,8 @@ class Correctness:
         for trial in plan(self._secret, seeds, self._reference.has_awkward_shape):
             self._run(trial, checked)
             self._pause()
+        if self._reference.has_numbers(checked.plain[0].case):
+            self._run(with_other_numbers(self._secret), checked)
         missing = _CONTROLS - self._decisive
         if missing:
             raise Failure(
@@ -142,10 +148,16 @@ class Correctness:
         if trial.perturb and mapping == "none":
             self._unmapped(case, checked)
             return
-        first = self._call(case)
-        answer = self._reference.answer(case)
-        bounds = bounds_of(answer)
-        if bounds is None:
+        try:
+            first = self._call(case)
+        except Failure as failure:
+            if trial.required or failure.outcome is not Outcome.RUNTIME_ERROR or self._answer(case) is not None:
+                raise
+            self._leave_out(trial, checked)
+            return
+        answer = self._answer(case)
+        bounds = None if answer is None else bounds_of(answer)
+        if answer is None or bounds is None:
             self._leave_out(trial, checked)
             return
         self._compare(trial, first, answer, bounds, "")
@@ -157,6 +169,15 @@ class Correctness:
             if not (_is_large(answer) and len(checked.plain) >= _LARGE_VARIANTS):
                 checked.plain.append(self._plain_trial(case, answer, bounds))
             checked.kernel_calls = int(first.extra.get("kernel_calls", 0))
+
+    def _answer(self, case: Case) -> Answer | None:
+        """The reference's answer; None where it refuses inputs that the task does not give."""
+        try:
+            return self._reference.answer(case)
+        except BadTaskError as problem:
+            if case.trial.required or _DEVICE_TROUBLE.search(str(problem)):
+                raise
+            return None
 
     def _again(self, case: Case, first: Delivery, answer: Answer, bounds: list[Tolerance | None]) -> None:
         """The same call after the reference has run; its tensors are gone when this returns."""
@@ -202,7 +223,7 @@ class Correctness:
                 STAGE,
                 "the task can not be refereed: its reference is not finite or ill-conditioned",
             )
-        checked.notes.append(f"not tried: {trial.name} (reference not finite or ill-conditioned there)")
+        checked.notes.append(f"not tried: {trial.name} (reference fails, is not finite or ill-conditioned there)")
 
     def _unmapped(self, case: Case, checked: Checked) -> None:
         """The candidate holds its parameters in another form; say so, or refuse where that hides constants."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from artifacts.errors import BadTaskError
 from optimizer.evaluation.judge.task_module import TaskModule
-from optimizer.evaluation.judge.trials import Trial, perturb_, transformed
+from optimizer.evaluation.judge.trials import Trial, other_numbers, perturb_, transformed
 from optimizer.evaluation.process.values import map_tensors, split
 
 _NUDGES = 10
@@ -63,6 +63,11 @@ class Reference:
         """True when the task names a second shape."""
         return self._task.awkward_inputs is not None
 
+    def has_numbers(self, case: Case) -> bool:
+        """Whether the inputs hold numbers beside tensors."""
+        template, others = split(case.inputs)[0], split(other_numbers(case.inputs))[0]
+        return bool(template != others)
+
     def case(self, trial: Trial) -> Case:
         """Inputs and parameters of a trial, on the reference's device.
 
@@ -78,6 +83,8 @@ class Reference:
                 torch.manual_seed(trial.seed)
                 arguments = list(self._task.init_inputs())
                 inputs = transformed(self._made(make_inputs, trial.seed + 1), trial.transform)
+                if trial.numbers:
+                    inputs = other_numbers(inputs)
                 torch.manual_seed(trial.seed)
                 model = self._task.model(*arguments).to(self.device)
                 parameters, buffers = _state(model)

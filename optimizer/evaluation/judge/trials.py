@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optimizer.evaluation.process.values import join, map_tensors, split
+from optimizer.evaluation.process.values import join, map_numbers, map_tensors, split
 
 OFFSET = 1000.0
 """Added to inputs: shows variances computed as E[x²] - E[x]² and exponentials without
@@ -26,6 +26,7 @@ class Trial:
         drawn: leave those parameters as they are that the constructor draws from the seed, for a candidate that packs
             them when it is constructed; constant ones are perturbed all the same.
         awkward: use the task's awkward shape.
+        numbers: change numbers among the inputs, which are arguments like any other.
         required: False when the reference may be undefined or ill-conditioned there; then it is left out.
     """
 
@@ -35,6 +36,7 @@ class Trial:
     perturb: bool = False
     drawn: bool = False
     awkward: bool = False
+    numbers: bool = False
     required: bool = False
 
 
@@ -75,6 +77,33 @@ def _normal(tensor: Any) -> Any:
     return torch.randn_like(tensor) * spread.to(tensor.dtype)
 
 
+_FEW = 1 / 256
+_HIGH = 1000.0
+
+
+def _peaked(tensor: Any) -> Any:
+    """A few elements far above the others: shows a maximum that was looked for in a part only."""
+    import torch
+
+    few = torch.rand(tensor.shape, device=tensor.device) < _FEW
+    return torch.where(few, tensor * _HIGH, tensor)
+
+
+_NUMBER_FACTOR = 0.75
+"""Probabilities stay below one, and what is positive stays so."""
+
+
+def with_other_numbers(secret: int) -> Trial:
+    """One more trial for a task that has numbers among its inputs."""
+    return Trial(name="other numbers", seed=derive_seed(secret, "numbers"), numbers=True)
+
+
+def other_numbers(inputs: list[Any]) -> list[Any]:
+    """The inputs with every ``float`` changed."""
+    result: list[Any] = map_numbers(inputs, lambda number: number * _NUMBER_FACTOR)
+    return result
+
+
 _ZERO_SHARE = 0.02
 """Of elements: more zeros than that are no accident."""
 _SPARSE = 1 / 64
@@ -87,6 +116,7 @@ TRANSFORMS: Mapping[str, Callable[[Any], Any]] = {
     "+1000": _shifted(OFFSET),
     "-1000": _shifted(-OFFSET),
     "normal": _normal,
+    "peaked": _peaked,
 }
 """Applied to floating-point input tensors only."""
 

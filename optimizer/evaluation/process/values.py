@@ -44,6 +44,15 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     return join(template, [function(tensor) for tensor in tensors])
 
 
+def map_numbers(value: Any, function: Callable[[float], float]) -> Any:
+    """Apply ``function`` to every ``float`` in a nested value; whole numbers and truth values stay."""
+
+    def visit(item: Any) -> Any:
+        return function(item) if type(item) is float else _rebuild(item, visit)
+
+    return visit(value)
+
+
 def _rebuild(item: Any, visit: Callable[[Any], Any]) -> Any:
     if isinstance(item, (list, tuple)):
         parts = [visit(part) for part in item]

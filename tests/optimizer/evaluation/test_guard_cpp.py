@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from optimizer.evaluation.build.builder import BuildResult
+from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.guard.cpp_rules import check_cpp
 from optimizer.evaluation.guard.guarded_builder import ROUTE, GuardedBuilder
@@ -32,8 +33,18 @@ def fatal(source: str) -> set[str]:
         ("cpp_timer", "long f() { return __rdtsc(); }"),
         ("cpp_timer", "double f() { return omp_get_wtime(); }"),
         ("cpp_include", '#include "/etc/passwd"'),
-        ("cpp_include", "#include <cublas_v2.h>"),
-        ("cpp_include", "#include <ATen/native/SoftMax.h>"),
+        ("cpp_include", "#include <cublas_v2.h>\nvoid f() { using namespace blas; }"),
+        ("cpp_include", "#include <ATen/native/SoftMax.h>\nusing namespace at; auto y = native::softmax(x, -1);"),
+        ("cpp_thread", "std::vector<std::future<void>> t;\nvoid f() { t.push_back(std::async(g)); t[0].get(); }"),
+        ("cpp_thread", "void f() { auto t = std::async(std::launch::async, g); }"),
+        ("cpp_timer", "__global__ void k(long* p) { *p = clock64(); }"),
+        ("cpp_assembly", '__global__ void k(long* p) { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*p)); }'),
+        ("cpp_loading", 'void f() { cudaGetDriverEntryPoint("cuStreamCreate", &p, 0, &q); }'),
+        ("cpp_loading", "void f(const char* name) { cuGetProcAddress(name, &p, 0, 0, &q); }"),
+        ("cpp_python", 'void f(at::Tensor x) { py::cast(x).attr("softmax")(1); }'),
+        ("cpp_state", "void f() { c10::SetCPUAllocator(&mine, 255); }"),
+        ("cpp_dispatcher", 'auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");'),
+        ("cpp_dispatcher", "auto y = op.redispatch(keys, a, b);"),
         ("cpp_process", "void f() { std::system(\"ls\"); }"),
         ("cpp_process", "void f() { syscall(1); }"),
         ("cpp_file", "void f() { std::ofstream out; }"),
@@ -58,6 +69,12 @@ def fatal(source: str) -> set[str]:
         ("cpp_cache", "static torch::Tensor kept = torch::zeros({1});"),
         ("cpp_cache", "namespace {\nstd::vector<at::Tensor> kept;\n}"),
         ("cpp_cache", "torch::Tensor kept;"),
+        ("cpp_cache", "at::Tensor f(at::Tensor x) { static auto y = torch::empty_like(x); return y; }"),
+        ("cpp_cache", "static std::map<void*, c10::IValue> kept;"),
+        ("cpp_cache", "using Row = at::Tensor;\nstatic Row kept;"),
+        ("cpp_cache", "struct K { at::Tensor t{}; void f() { g(t); } };\nK& k() { static K one; return one; }"),
+        ("cpp_cache", "static py::object* kept = nullptr;"),
+        ("cpp_cache", "static void* kept = nullptr;\nvoid f(at::Tensor x) { kept = new at::Tensor(x); }"),
     ],
 )  # fmt: skip
 def test_a_forbidden_construct_is_fatal(rule: str, source: str) -> None:
@@ -76,6 +93,14 @@ def test_a_forbidden_construct_is_fatal(rule: str, source: str) -> None:
         "__device__ float read(const float* p) { return *p; }\n__global__ void k(float* p) { p[0] = read(p); }",
         "void f() { object.write(1); it->open(2); a::close(3); }",
         '__global__ void k() { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"); }',
+        "#include <cublas_v2.h>\n#include <torch/script.h>\n#include <ATen/native/Math.h>\n#include <ctime>\nint x;",
+        "#include <queue>\n#include <stack>\n#include <future>\nstd::priority_queue<int> f();",
+        "void f() { auto t = std::async(std::launch::async, g); t.get(); }",
+        "void f() { auto read = [&](int i) { return p[i]; }; read(3); }",
+        'void f() { cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &p, 0, &q); }',
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.attr("TILE") = 16; }',
+        "template <class T> struct Pair { T a; };\nstruct Args { at::Tensor x; };\nstatic int f(Args a) { return 1; }",
+        "void f() { static auto* p = at::cuda::getCurrentDeviceProperties(); static const auto n = std::string(); }",
         "auto s = at::cuda::getCurrentCUDAStream(); const at::cuda::OptionalCUDAGuard guard(d);",
         '#define CHECK(x) do { if (x) { fprintf(stderr, "bad"); exit(1); } } while (0)',
         "__global__ void k(float* p) { static __shared__ float t[32]; __syncthreads(); }",
@@ -102,7 +127,7 @@ def test_the_line_of_a_finding_is_the_line_in_the_file() -> None:
 class EchoBuilder:
     """A builder that builds anything at once."""
 
-    def build(self, request: BuildRequest) -> BuildResult:
+    def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
         """A library by the request's name."""
         return BuildResult(library=f"/{request.name}.so", route="echo")
 

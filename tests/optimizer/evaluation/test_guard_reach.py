@@ -183,6 +183,10 @@ def test_a_file_is_read_as_it_will_be_imported() -> None:
         "    pass\n" + END,
         "class M(nn.Module):\n    @torch.compiler.disable\n    def forward(self, x):\n        return ext.f(x)\n",
         "TEXT = " + "'a' + " * 500 + "'b'\n" + END,
+        "import operator, sys, platform\nfrom functools import reduce\nN = reduce(operator.mul, (2, 3))\n"
+        "FLAGS = ['-O3'] if sys.platform != 'win32' and platform.machine() == 'x86_64' else []\n" + END,
+        "try:\n    lib = load_inline(name='b')\nexcept Exception as error:\n    print(error)\n    raise\n" + END,
+        in_forward("with torch.cuda.amp.autocast(enabled=False):\n    return ext.f(x)"),
     ],
 )  # fmt: skip
 def test_honest_code_of_the_same_kinds_passes(text: str) -> None:
