@@ -102,7 +102,9 @@ def test_a_worker_of_a_file_of_jobs_keeps_what_is_measured(tmp_path: Path) -> No
         until(lambda: out.is_file() and out.read_text().count("\n") == 1, process)
         interrupt(process)
         code, lines = ended(process)
-    assert (code, len(lines)) == (130, 1), lines
+    assert code == 130
+    assert "interrupted" in lines[-1]
+    assert [line.split(":")[0] for line in lines] == ["worker"] * len(lines), lines  # no traceback, whoever came first
     assert [json.loads(line)["job_id"] for line in out.read_text().splitlines()] == ["quick"]
 
 
