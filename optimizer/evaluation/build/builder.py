@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from optimizer.evaluation.build.cache import BuildCache, Entry
+from optimizer.evaluation.build.command import BuildTimeoutError, Stop
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.build.route import Route
 
@@ -43,10 +44,11 @@ class Builder(Protocol):
     """Turns requests into libraries; implementations: local, at the other end of a socket, fakes.
 
     Contract: sources that do not compile are a result without a library, never an exception;
-    :class:`optimizer.evaluation.build.command.BuildTimeoutError` when the time is up. Thread-safe.
+    :class:`optimizer.evaluation.build.command.BuildTimeoutError` when the time is up, or soon after ``stop`` is set
+    because nobody waits any more; nothing is learnt of the sources then. Thread-safe.
     """
 
-    def build(self, request: BuildRequest) -> BuildResult:
+    def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
         """Build or find the library of ``request``."""
         ...
 
@@ -71,7 +73,7 @@ class LocalBuilder:
         self._slots = threading.BoundedSemaphore(slots)
         self._timeout_s = timeout_s
 
-    def build(self, request: BuildRequest) -> BuildResult:
+    def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
         """See :class:`Builder`."""
         start = time.monotonic()
         key = request.key(self._fingerprint)
@@ -80,17 +82,20 @@ class LocalBuilder:
             with self._cache.lock(key):
                 found = self._cache.find(key)
                 if found is None:
-                    entry, directory = self._compile(key, request)
+                    entry, directory = self._compile(key, request, stop)
                     return _result(entry, directory, start, cached=False)
         return _result(*found, start, cached=True)
 
-    def _compile(self, key: str, request: BuildRequest) -> tuple[Entry, Path]:
+    def _compile(self, key: str, request: BuildRequest, stop: Stop | None) -> tuple[Entry, Path]:
         start = time.monotonic()
         fallbacks: list[str] = []
         with self._slots:
             for route in self._candidates(request):
                 with self._cache.workspace() as directory:
-                    attempt = route.build(request, directory, self._timeout_s)
+                    _still_wanted(stop)
+                    attempt = route.build(request, directory, self._timeout_s, stop)
+                    if attempt.library is None:
+                        _still_wanted(stop)  # a compiler that was stopped says nothing about the sources
                     if attempt.library is None and route is not self._routes[-1]:
                         fallbacks.append(f"{route.name}: {first_error(attempt.log)}")
                         continue
@@ -112,6 +117,11 @@ class LocalBuilder:
         """
         fast = [route for route in self._routes[:-1] if request.fast and route.supports(request)]
         return [*fast[:1], self._routes[-1]]
+
+
+def _still_wanted(stop: Stop | None) -> None:
+    if stop is not None and stop.is_set():
+        raise BuildTimeoutError("nobody waits for this build any more")
 
 
 def _result(entry: Entry, directory: Path, start: float, *, cached: bool) -> BuildResult:

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ _FILE_BYTES = 1 << 30
 """Of one file; precompiled headers of torch take a third of that."""
 _ENOUGH_BYTES = 8 << 30
 _SHARE = 0.75
+_CPU_OF_WALL = 4.0
+"""Some compilers have threads."""
 NICENESS = 10
 """A judge on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
 
@@ -38,15 +39,21 @@ class Completed:
     seconds: float
 
 
+class Stop(Protocol):
+    """Says whether a build is still wanted; once it is not, it never is again. A ``threading.Event`` is one."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+
 class Runner(Protocol):
     """Runs one compiler command; the sandbox may give another one.
 
     Contract: the command and all its children are gone when ``run`` returns or raises.
     """
 
-    def run(
-        self, command: Sequence[str], directory: Path, timeout_s: float, stop: threading.Event | None = None
-    ) -> Completed:
+    def run(self, command: Sequence[str], directory: Path, timeout_s: float, stop: Stop | None = None) -> Completed:
         """Run ``command`` in ``directory``; end it early once ``stop`` is set (its status then is not 0).
 
         Raises:
@@ -67,9 +74,7 @@ class ProcessRunner:
         self._niceness = niceness
         self._environment = dict(scrubbed_environment() if environment is None else environment)
 
-    def run(
-        self, command: Sequence[str], directory: Path, timeout_s: float, stop: threading.Event | None = None
-    ) -> Completed:
+    def run(self, command: Sequence[str], directory: Path, timeout_s: float, stop: Stop | None = None) -> Completed:
         """See :class:`Runner`."""
         start = time.monotonic()
         environment = {**self._environment, "TMPDIR": str(directory)}
@@ -85,7 +90,7 @@ class ProcessRunner:
             )
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PGRP, process.pid, self._niceness)
-            _limit(process.pid)
+            _limit(process.pid, timeout_s)
             try:
                 _wait(process, timeout_s, stop)
             except subprocess.TimeoutExpired as problem:
@@ -99,7 +104,7 @@ class ProcessRunner:
         return Completed(status=process.returncode, output=output.decode("utf-8", "replace"), seconds=seconds)
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Event | None) -> None:
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, stop: Stop | None) -> None:
     """Until a process ends or is stopped; ``subprocess.TimeoutExpired`` past the limit."""
     if stop is None:
         process.wait(timeout_s)
@@ -116,10 +121,14 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.Ev
                 process.kill()
 
 
-def _limit(pid: int) -> None:
-    """Bound what a process that has just started, and those that it will start, may take."""
-    wanted = ((resource.RLIMIT_DATA, _memory_bytes()), (resource.RLIMIT_FSIZE, _FILE_BYTES), (resource.RLIMIT_CORE, 0))
-    for kind, value in wanted:
+def _limit(pid: int, timeout_s: float) -> None:
+    """Bound what a process that has just started, and those that it will start, may take.
+
+    The one on processor time is for compilers whose parent was killed, which nobody else would end.
+    """
+    wanted = {resource.RLIMIT_DATA: _memory_bytes(), resource.RLIMIT_FSIZE: _FILE_BYTES, resource.RLIMIT_CORE: 0}
+    wanted[resource.RLIMIT_CPU] = int(_CPU_OF_WALL * timeout_s) + 1
+    for kind, value in wanted.items():
         with contextlib.suppress(OSError, ValueError):  # gone already, or under a lower limit
             resource.prlimit(pid, kind, (value, value))
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.evaluation.build.command import ProcessRunner, Runner
+from optimizer.evaluation.build.command import ProcessRunner, Runner, Stop
 from optimizer.evaluation.build.cuda_split import split_cuda_source
 from optimizer.evaluation.build.operators import needs_all_headers, operator_header
 from optimizer.evaluation.build.precompiled import PrecompiledHeaders
@@ -37,14 +37,23 @@ class Unit:
 
 
 class _Order:
-    """What the calls of one build share; ``stop`` ends those that are no longer of use."""
+    """What the calls of one build share, and a :class:`Stop` for those that are no longer of use.
 
-    def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int) -> None:
+    Args:
+        stop: says that the whole build is not.
+    """
+
+    def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int, stop: Stop | None) -> None:
         self.directory = directory
         self.timeout_s = timeout_s
         self.wait = wait
         self.ticket = ticket
-        self.stop = threading.Event()
+        self.failed = threading.Event()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        """Whether a call of this build has failed, or nobody wants it any more."""
+        return self.failed.is_set() or (self._stop is not None and self._stop.is_set())
 
 
 class FastRoute:
@@ -85,14 +94,14 @@ class FastRoute:
             return False
         return not self._split or self._splits(request) is not None
 
-    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         """See :class:`optimizer.evaluation.build.route.Route`."""
         write_files(request, directory)
         text = "\n".join(file.text for file in request.files)
         operators = operator_header(text, self._toolchain.torch_include)
         (directory / OPERATORS_FILE).write_text(operators, encoding="utf-8")
         units = self._units(request, directory)
-        order = _Order(directory, timeout_s, wait=not request.with_cuda, ticket=self._slots.ticket())
+        order = _Order(directory, timeout_s, wait=not request.with_cuda, ticket=self._slots.ticket(), stop=stop)
         with ThreadPoolExecutor(len(units)) as pool:
             done = list(pool.map(lambda unit: self._compile(unit, order), units))
         log = "\n".join(output for _, output in done if output)
@@ -105,15 +114,15 @@ class FastRoute:
         """Status and output of one call; the first that fails stops the others, whose output says nothing then."""
         header = self._headers_of(unit, order.wait)
         with self._slots.slot(order.ticket, gets_cheaper=not self._precompiled.is_in(header)):
-            if order.stop.is_set():
+            if order.is_set():
                 return 1, ""
             header = self._headers_of(unit, order.wait)  # it may be there by now
             command = [*unit.command, *header, "-o", unit.object]
-            done = self._runner.run(command, order.directory, order.timeout_s, order.stop)
-        if done.status and order.stop.is_set():
+            done = self._runner.run(command, order.directory, order.timeout_s, order)
+        if done.status and order.is_set():
             return done.status, ""
         if done.status:
-            order.stop.set()
+            order.failed.set()
         return done.status, done.output
 
     def _headers_of(self, unit: Unit, wait: bool) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest
 
 
@@ -26,7 +27,8 @@ class Route(Protocol):
     """Builds requests in one way.
 
     Contract: ``build`` writes into ``directory`` alone and returns an :class:`Attempt` for anything
-    compilers say; :class:`optimizer.evaluation.build.command.BuildTimeoutError` passes through.
+    compilers say, and one without a library soon after ``stop`` is set;
+    :class:`optimizer.evaluation.build.command.BuildTimeoutError` passes through.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Route(Protocol):
         """Whether trying is worth it; False is not a failure."""
         ...
 
-    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         """Build ``request`` in the empty ``directory``."""
         ...
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from optimizer.evaluation.build.command import NICENESS, ProcessRunner, Runner, scrubbed_environment
+from optimizer.evaluation.build.command import NICENESS, ProcessRunner, Runner, Stop, scrubbed_environment
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.build.route import Attempt, write_files
 
@@ -42,7 +42,7 @@ class StockRoute:
         """Anything: this route decides."""
         return True
 
-    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         """See :class:`optimizer.evaluation.build.route.Route`."""
         sources = write_files(request, directory)
         order = {
@@ -56,7 +56,7 @@ class StockRoute:
             "with_cuda": request.with_cuda,
         }
         (directory / "order.json").write_text(json.dumps(order), encoding="utf-8")
-        done = self._runner.run([sys.executable, "-P", "-c", _PROGRAM, "order.json"], directory, timeout_s)
+        done = self._runner.run([sys.executable, "-P", "-c", _PROGRAM, "order.json"], directory, timeout_s, stop)
         library = directory / f"{request.name}.so"
         return Attempt(
             library=library if done.status == 0 and library.is_file() else None, log=_compiler_part(done.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from optimizer.evaluation.build.builder import BuildResult
 from optimizer.evaluation.build.cache import BuildCache
+from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest
 
 
@@ -19,7 +20,7 @@ class CachedBuilder:
         self._cache = cache
         self._fingerprint = fingerprint
 
-    def build(self, request: BuildRequest) -> BuildResult:
+    def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
         """The library of ``request``, or a result without one."""
         found = self._cache.find(request.key(self._fingerprint))
         if found is None or not found[0].built:

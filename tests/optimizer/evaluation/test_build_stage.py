@@ -11,6 +11,7 @@ from artifacts.measurement import Measurement
 from artifacts.outcome import Outcome
 from optimizer.evaluation.build.builder import BuildResult
 from optimizer.evaluation.build.channel import BuildServer
+from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.hosts import Device
 from optimizer.evaluation.job import EvaluationJob
@@ -57,7 +58,7 @@ class NoCompiler:
     def __init__(self) -> None:
         self.requests = 0
 
-    def build(self, request: BuildRequest) -> BuildResult:
+    def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
         self.requests += 1
         return BuildResult(library="", route="stock", log="error: own is wrong")
 

@@ -11,7 +11,7 @@ import pytest
 
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache, Entry
-from optimizer.evaluation.build.command import BuildTimeoutError, ProcessRunner
+from optimizer.evaluation.build.command import BuildTimeoutError, ProcessRunner, Stop
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.build.route import Attempt
 
@@ -30,7 +30,7 @@ class FakeRoute:
     def supports(self, request: BuildRequest) -> bool:
         return True
 
-    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         with self._log.open("a") as file:
             file.write(f"{self.name}\n")
         time.sleep(self._seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache
-from optimizer.evaluation.build.command import Completed, ProcessRunner
+from optimizer.evaluation.build.command import Completed, ProcessRunner, Stop
 from optimizer.evaluation.build.precompiled import PrecompiledHeaders
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.build.route import Attempt
@@ -143,7 +143,7 @@ class Failing:
     def supports(self, request: BuildRequest) -> bool:
         return True
 
-    def build(self, request: BuildRequest, directory: Path, timeout_s: float) -> Attempt:
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         self._log.append(self.name)
         return Attempt(library=None, log="error: wrong")
 
