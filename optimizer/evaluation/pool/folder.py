@@ -109,6 +109,10 @@ class PoolFolder:
             self.release(held)
         return None
 
+    def claimed_by(self, worker: str) -> int:
+        """How many jobs a worker has."""
+        return sum(entry.worker == worker for entry in _entries(self._leases))
+
     def release(self, held: Entry) -> None:
         """Drop a lease whose job is done."""
         (self._leases / held.name).unlink(missing_ok=True)

@@ -60,8 +60,8 @@ class PoolWorker:
 
     @property
     def busy(self) -> int:
-        """Jobs under way."""
-        return len(self._held)
+        """Jobs that this worker has claimed, by what others see: a signal may come while one is being claimed."""
+        return self._pool.claimed_by(self.card.worker)
 
     def stop(self) -> None:
         """Claim nothing new; what is under way is finished and published."""

@@ -115,7 +115,7 @@ def test_a_worker_that_is_interrupted_gives_back_what_it_has_and_publishes_nothi
     left = {name: len(list((tmp_path / name).iterdir())) for name in ("jobs", "leases", "workers")}
     assert left == {"jobs": 1, "leases": 0, "workers": 0}
     let_go.set()
-    until(lambda: not worker.busy)
+    until(lambda: not worker._held)
     assert not pool.has_result(key)
 
 
