@@ -10,6 +10,7 @@ from artifacts.task import TaskRef
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NUMBERED = re.compile(r"^(?:(\d+)_)?(?:(\d+)_)?(.*)$")
+_COUNT = re.compile(r"^(?:\d+_)+")
 _LEVEL_IN_PATH = re.compile(r"level[_ ]?(\d)", re.IGNORECASE)
 
 
@@ -48,6 +49,15 @@ def named_task(suite: str, name: str, *, level: int | None = None, family: str =
     return TaskRef(
         task_id=task_id, suite=slugify(suite) or "unknown", family=family or operator_family(name, source), level=level
     )
+
+
+def operator_name(task_id: str) -> str:
+    """What the operator of a task is called, whatever suite, level, number and spelling its id has.
+
+    ``kernelbench/1/36_rmsnorm`` and ``cuda/-/rms_norm`` are one operator: what is known of one gives the other away.
+    """
+    name = task_id.rpartition("/")[2]
+    return _squeeze(_COUNT.sub("", name)) or name
 
 
 def slugify(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from artifacts.memory.expectation import Expectation, GainSettings
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Strategy, Transition
 from artifacts.memory.tables import transitions_of
+from artifacts.task_identity import operator_name
 
 START = "start"
 """Node that the first step of a lineage comes from."""
@@ -132,6 +133,11 @@ class Memory:
     def transitions(self, mask: Bools | None = None) -> Iterator[Transition]:
         """Transitions as records, all or those under ``mask``."""
         return transitions_of(self.table if mask is None else self.table.filter(pa.array(mask)))
+
+    def same_operators(self, task_ids: Iterable[str]) -> tuple[str, ...]:
+        """Tasks of the memory whose operator is that of one of ``task_ids``, under whatever id."""
+        wanted = {operator_name(task) for task in task_ids}
+        return tuple(task for task in self.columns.task.names if operator_name(task) in wanted)
 
     def filter(
         self,

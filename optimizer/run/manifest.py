@@ -62,8 +62,8 @@ class Selection:
 
     Attributes:
         explore, optimism, lead: as in :class:`optimizer.selection.SelectionSettings`, there ``least_lead``.
-        leave_out: ``none``, ``task`` or ``family``: experience with the run's own tasks (or their whole
-            operator families) that the memory must forget, for honest studies.
+        leave_out: ``none``, ``task`` or ``family``: experience with the run's own operators (or their whole
+            families) that the memory must forget, for honest studies.
     """
 
     explore: float = 0.0

@@ -16,6 +16,7 @@ from artifacts.memory.attention import AttentionSettings
 from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
 from artifacts.runlog import RunLog
+from artifacts.task import TaskRef
 from optimizer.arms import Arm, make_arm
 from optimizer.llm.budget import Budget, Spent
 from optimizer.llm.cassette import Cassette
@@ -155,7 +156,7 @@ def arm_of(manifest: RunManifest) -> Arm:
     attention = AttentionSettings()
     if memory is not None:
         attention = chosen_attention(memory)
-        memory = without_own(memory, [entry.task.task_id for entry in manifest.tasks], manifest)
+        memory = without_own(memory, [entry.task for entry in manifest.tasks], chosen.leave_out)
     settings = SelectionSettings(
         explore=chosen.explore, optimism=chosen.optimism, least_lead=chosen.lead, attention=attention
     )
@@ -191,14 +192,13 @@ def load_memory(store: str, reference: str) -> Memory:
     return MemoryStore(store).load(name, at or None)
 
 
-def without_own(memory: Memory, task_ids: Sequence[str], manifest: RunManifest) -> Memory:
-    """``memory`` without what the run's ``leave_out`` setting forbids."""
-    if manifest.selection.leave_out == "task":
-        return memory.filter(exclude_tasks=task_ids)
-    if manifest.selection.leave_out == "family":
-        families = sorted({entry.task.family for entry in manifest.tasks})
-        return memory.filter(exclude_tasks=task_ids, exclude_families=families)
-    return memory
+def without_own(memory: Memory, own: Sequence[TaskRef], leave_out: str) -> Memory:
+    """``memory`` without what :attr:`Selection.leave_out` forbids; an operator is one task in every suite."""
+    if leave_out == "none":
+        return memory
+    known = memory.same_operators(task.task_id for task in own)
+    families = {task.family for task in own} if leave_out == "family" else ()
+    return memory.filter(exclude_tasks=known, exclude_families=families)
 
 
 def spent_in(journal: Journal, log: RunLog) -> Spent:

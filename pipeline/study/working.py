@@ -94,13 +94,13 @@ def publish_part(
 ) -> str:
     """Publish what ``part`` keeps of ``base`` without the target's tasks (or families); check that they are gone.
 
-    The same operator in another backend's folder (``cuda/-/row_softmax``, ``cpu/-/row_softmax``) is the same task.
+    The same operator in another suite or backend's folder (``cuda/-/row_softmax``, ``cpu/-/row_softmax``) is the same
+    task.
     """
     memory = restricted(base, part.part)
-    operators = {operator(task) for task in task_ids}
-    known = [task for task in memory.columns.task.names if operator(task) in operators]
+    known = memory.same_operators(task_ids)
     memory = memory.filter(exclude_tasks=known, exclude_families=sorted(families) if leave_out == "family" else ())
-    left = {task for task in memory.table["task_id"].unique().to_pylist() if operator(task) in operators}
+    left = set(memory.same_operators(task_ids))
     left |= set(memory.table["family"].unique().to_pylist()) & (families if leave_out == "family" else set())
     if left:
         raise AssertionError(f"leakage: {part.name} still knows {min(left)}")
@@ -111,11 +111,6 @@ def publish_part(
 def _file_name(name: str) -> str:
     """A memory's name in words as a store takes it."""
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "memory"
-
-
-def operator(task_id: str) -> str:
-    """Name of the operator in a task id, whatever suite and level it is in."""
-    return task_id.rpartition("/")[2]
 
 
 def load_base(store: str, reference: str) -> Memory:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.task import FAMILIES
-from artifacts.task_identity import kernelbench_task, named_task, operator_family
+from artifacts.task_identity import kernelbench_task, named_task, operator_family, operator_name
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,17 @@ def test_a_chain_of_pointwise_operators_is_elementwise_however_long(name):
 @pytest.mark.parametrize(("name", "family"), [("depthwise_conv_2d", "convolution"), ("mnist_linear", "matmul")])
 def test_a_heavy_operator_alone_is_itself(name, family):
     assert operator_family(name) == family
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("kernelbench/1/36_rmsnorm", "cuda/-/rms_norm", True),
+        ("cuda/-/row_softmax", "cpu/-/row_softmax", True),
+        ("kernelbench/1/23_softmax", "kernelbenchx/-/softmax", True),
+        ("cuda/-/row_softmax", "cuda/-/softmax", False),
+        ("cuda/-/7", "cuda/-/8", False),
+    ],
+)
+def test_an_operator_has_one_name_in_every_suite(one, other, same):
+    assert (operator_name(one) == operator_name(other)) is same

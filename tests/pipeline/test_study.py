@@ -115,9 +115,9 @@ def test_transfer_trains_on_no_task_and_no_family_it_is_tried_on(memory: Memory)
 
 
 def test_a_published_part_has_forgotten_the_tasks_of_its_target(memory: Memory, tmp_path: Path) -> None:
-    own = "kernelbench/1/3_fusion"
+    own, spelled = "kernelbench/1/3_fusion", "local/-/fusion"
     part = StudyMemory(name="All")
-    reference = publish_part(part, "task", [own, "never/seen"], {"fusion"}, tmp_path, memory)
+    reference = publish_part(part, "task", [spelled, "never/seen"], {"fusion"}, tmp_path, memory)
     left = MemoryStore(str(tmp_path / "memories")).load(*reference.split("@"))
     tasks = {item.task.task_id for item in left.transitions()}
     assert own not in tasks
