@@ -1,7 +1,7 @@
 """Drafts: transitions before they know their direction, one table a log, cacheable by the log's digest.
 
-A draft holds all that later stages need of a step and none of its code, so that a million of them fit in memory and a
-log whose digest is known need not be read, parsed or described again.
+A draft holds all that later stages need of a step; of its code only a fragment and, once a trajectory, a kernel to
+show. So a million of them fit in memory, and a log whose digest is known need not be read, parsed or described again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from artifacts.candidate import Language
-from artifacts.memory.records import Transition
+from artifacts.memory.records import LONGEST_KERNEL, Transition
 from artifacts.memory.schemas import BATCH, TEXT, TRANSITIONS
 from artifacts.memory.tables import transition_row
 from artifacts.trajectory import Step, Trajectory, TrustFlag, time_ratio
@@ -43,8 +43,8 @@ LEAST_GAIN = 0.05
 """Log2 gain from which a step may lend its plan and code to a strategy, if it is also:"""
 TRUSTED = 0.4
 """The least weight of a transition that gives a recipe or a template."""
-LONGEST_KERNEL = 32_000
-"""Characters of a source that is kept for others to adapt; of 220 candidates of H200 runs the longest has 25,000."""
+OWN = "htam"
+"""Format of the logs whose harness has itself held a kernel to the precision of its task, whatever types it uses."""
 LONGEST_TEXT = 1200
 LONGEST_ERROR = 400
 
@@ -134,7 +134,8 @@ def _speed(item: DescribedStep, transition: Transition) -> float:
     """Log2 of how much faster than the baseline a kernel is that may be shown to others; 0 for any other."""
     gain, before = transition.reward, transition.state.log2_speedup
     own = item.language is transition.state.language is not Language.TORCH
-    shown = own and transition.weight >= TRUSTED and len(item.step.code) <= LONGEST_KERNEL
+    precise = TrustFlag.PRECISION_DROPPED not in transition.flags or transition.provenance.format == OWN
+    shown = own and precise and transition.weight >= TRUSTED and len(item.step.code) <= LONGEST_KERNEL
     return before + gain if shown and gain is not None and before is not None else 0.0
 
 

@@ -6,13 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from builder.link.drafts import TRUSTED
+
 TASK = ("source", "task_id", "state_arch", "state_language")
 """Rows that agree in these compete; sources do not, so that a filter on them leaves what the others have."""
 
 
 def fastest_kernels(table: pa.Table) -> pa.Table:
-    """``table`` with one ``kernel`` left for each :data:`TASK`, so that sources grow with tasks, not with runs."""
-    offered = np.flatnonzero(np.asarray(pc.not_equal(table["kernel"], "")))
+    """``table`` with one trusted ``kernel`` left for each :data:`TASK`, so that sources grow with tasks, not with runs.
+
+    Trust is asked for here too, because what a log gives is known before what other logs repeat of it.
+    """
+    trusted = pc.greater_equal(table["weight"], TRUSTED)
+    offered = np.flatnonzero(np.asarray(pc.and_(pc.not_equal(table["kernel"], ""), trusted)))
     rows = table.select([*TASK, "transition_id", "reward", "state_log2_speedup"]).take(pa.array(offered))
     speed = pc.add(rows["reward"], rows["state_log2_speedup"])
     ranked = pa.table({name: rows[name].cast(pa.string()) for name in (*TASK, "transition_id")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from artifacts.memory.records import Transition
+from artifacts.memory.records import LONGEST_KERNEL, Transition
 from artifacts.outcome import Outcome
 from artifacts.run_events import LoggedStep
 from artifacts.trajectory import Provenance
@@ -27,6 +27,7 @@ def transition_of(step: LoggedStep, task: Task, source: str, run: str, model: st
         before = measured.incumbent.median_us  # the parent again, timed side by side with the child
     after = None if measured.timing is None else measured.timing.median_us
     timed = measured.outcome is Outcome.CORRECT and before is not None and after is not None
+    shown = timed and max(len(source), len(task.source)) <= LONGEST_KERNEL
     ref = task.ref
     return Transition(
         transition_id=f"{run}/{ref.task_id}/{step.step_id}",
@@ -52,6 +53,6 @@ def transition_of(step: LoggedStep, task: Task, source: str, run: str, model: st
         error=measured.error[:500],
         choice_probability=step.choice_probability,
         provenance=Provenance(format="overlay", importer_version=IMPORTER_VERSION, file="events.jsonl", file_sha256=""),
-        kernel=source if timed else "",
-        reference=task.source if timed else "",
+        kernel=source if shown else "",
+        reference=task.source if shown else "",
     )

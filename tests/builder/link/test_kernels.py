@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.candidate import Language
-from artifacts.memory.records import Transition
+from artifacts.memory.records import LONGEST_KERNEL, Transition
 from artifacts.memory.tables import transition_rows
 from artifacts.outcome import Outcome
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, Step, Trajectory, TrustFlag
 from builder.describe import describe
-from builder.link.drafts import LONGEST_KERNEL, drafts
+from builder.link.drafts import drafts
 from builder.link.kernels import fastest_kernels
 
 READ = Provenance(format="x", importer_version=1, file="f", file_sha256="0" * 64)
@@ -70,6 +71,23 @@ def test_what_failed_is_slow_is_not_trusted_or_is_too_long_is_not_kept() -> None
     hack = step("c", 5.0, KERNEL.format("hack"), flags=frozenset({TrustFlag.HACK_PATTERN}))
     long = step("d", 5.0, KERNEL.format("long") + "#" * LONGEST_KERNEL)
     assert kept(trajectory(wrong, slow, hack, long)) == []
+
+
+@pytest.mark.parametrize(("log_format", "shown"), [("other", False), ("htam", True)])
+def test_narrower_numbers_are_shown_only_where_the_own_harness_let_them_pass(log_format: str, shown: bool) -> None:
+    flags, read = frozenset({TrustFlag.PRECISION_DROPPED}), replace(READ, format=log_format)
+    fast = step("a", 20.0, KERNEL.format("half"), flags=flags, provenance=read)
+    honest = step("b", 50.0, KERNEL.format("float"), provenance=read)
+    assert kept(trajectory(fast, honest)) == [((fast if shown else honest).code, "the task")]
+
+
+def test_a_kernel_that_lost_its_trust_to_another_log_makes_way_for_the_next() -> None:
+    run = trajectory(step("a", 50.0, KERNEL.format("x")))
+    made = next(iter(drafts(run, describe(run)))).transition
+    repeated, sound = replace(_row(made, 0, 0, 0, 5, True), weight=0.35), _row(made, 1, 0, 0, 1, True)
+    assert [row for row in fastest_kernels(transition_rows([repeated, sound]))["kernel"].to_pylist() if row] == [
+        "kernel 1"
+    ]
 
 
 def test_what_leaves_its_work_to_torch_is_no_kernel() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from artifacts.measurement import Measurement, Timing
+from artifacts.memory.records import LONGEST_KERNEL
 from artifacts.outcome import Outcome
 from artifacts.run_events import LoggedStep
 from artifacts.state import State
@@ -53,3 +54,9 @@ def test_a_step_teaches_its_gain_with_and_without_a_direction(direction: str, so
 )
 def test_what_says_nothing_of_the_step_teaches_nothing(measured: Measurement | None, softmax_state: State) -> None:
     assert transition_of(step(softmax_state, measured), TASK, "the child", "run", "model") is None
+
+
+def test_a_source_too_long_for_a_memory_is_not_shown_to_other_tasks_either(softmax_state: State) -> None:
+    found = transition_of(step(softmax_state, FASTER), TASK, "x" * (LONGEST_KERNEL + 1), "run", "model")
+    assert found is not None
+    assert (found.reward, found.kernel, found.reference) == (1.0, "", "")
