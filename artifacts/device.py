@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+UNKNOWN = "unknown"
+"""Architecture of a device that nobody knows; two of them have nothing in common."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
@@ -43,7 +46,7 @@ def device_spec(name: str) -> DeviceSpec:
     for pattern, spec in _RULES:
         if pattern.search(text):
             return spec
-    return DeviceSpec(name=text or "unknown", arch="unknown")
+    return DeviceSpec(name=text or UNKNOWN, arch=UNKNOWN)
 
 
 def _row(

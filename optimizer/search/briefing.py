@@ -100,7 +100,7 @@ class Briefing:
         """A kernel to learn from, whatever direction is given; a repair has its own code to look at."""
         if self._exemplars is None or not self._arm.fixes or plan.mode == "repair":
             return None
-        return self._exemplars.nearest(task.source, plan.state, learnt)
+        return self._exemplars.nearest(task, plan.state, learnt)
 
     def _notes(self, plan: Plan) -> tuple[str, ...]:
         """What is known from elsewhere."""

@@ -7,21 +7,24 @@ were measured to work. A model that sees them can start where earlier runs ended
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts.device import UNKNOWN
 from artifacts.features import code_features
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
-from artifacts.memory.tables import transition_rows
+from artifacts.memory.tables import transitions_of
 from artifacts.state import State
+from artifacts.task_identity import operator_name
 from optimizer.llm.prompt import Exemplar
 from optimizer.search.cargo import nearness
 from optimizer.search.ledger import LEAST_GAIN, TRUSTED
+from optimizer.tasks import Task
 
 CRAFT = frozenset(
     (
@@ -46,6 +49,22 @@ MOST = 1.5
 """Log2 gain of a search from which more counts no more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A kernel that may be shown, with what its operator is made of and called.
+
+    Attributes:
+        made: the step that ended in it.
+        speed, found: log2 of how much faster it is than eager, and than what its search began with.
+    """
+
+    made: Transition
+    speed: float
+    found: float
+    kind: frozenset[str]
+    operator: str
+
+
 class Exemplars:
     """The kernels of a memory for one device architecture and language."""
 
@@ -53,52 +72,57 @@ class Exemplars:
         self._memory = memory
         self._arch, self._language = arch, language
 
-    def nearest(self, task_source: str, state: State, learnt: Sequence[Transition] = ()) -> Exemplar | None:
-        """The kernel of an operator like that of ``task_source``, of several the one whose search gained most.
+    def nearest(self, task: Task, state: State, learnt: Sequence[Transition] = ()) -> Exemplar | None:
+        """The kernel of another operator like that of ``task``, of several the one whose search gained most.
 
         None when there is none like it, or when the code at ``state`` has all the craft (:data:`CRAFT`) that it shows.
 
         Args:
             learnt: what other tasks of the run have done, on the same device and in the same language.
         """
-        found = [one for one in learnt if one.kernel]
-        mine, offered = kind(task_source), [*self._offered, *_offered(transition_rows(found))]
-        worth = [_worth(row, mine, state) for row in offered]
+        mine, own = kind(task.source), operator_name(task.ref.task_id)
+        others = [one for one in (*self._offered, *_offers(learnt)) if not _same(one, own, mine, task.source)]
+        worth = [_worth(one, mine, state) for one in others]
         best = max(worth, default=(0.0, 0.0))
         if not best[0]:
             return None
-        row = offered[worth.index(best)]
-        if state.features and not (code_features(row["kernel"]).names & CRAFT) - state.features:
+        shown = others[worth.index(best)]
+        if state.features and not (code_features(shown.made.kernel).names & CRAFT) - state.features:
             return None
-        return Exemplar(
-            operator=str(row["task_id"]).rsplit("/", 1)[-1],
-            speed=float(row["speed"]),
-            source=row["kernel"],
-            reference=row["reference"],
-        )
+        name = shown.made.task.task_id.rpartition("/")[2]
+        return Exemplar(operator=name, speed=shown.speed, source=shown.made.kernel, reference=shown.made.reference)
 
     @cached_property
-    def _offered(self) -> list[dict[str, Any]]:
-        """Kernels of the memory, of this architecture and language only."""
+    def _offered(self) -> tuple[Offer, ...]:
+        """Kernels of the memory, of this architecture and language only; unknown devices have nothing in common."""
+        if self._arch == UNKNOWN:
+            return ()
         table = self._memory.table
         here = pc.and_(
             pc.equal(table["state_arch"].cast(pa.string()), self._arch),
             pc.equal(table["state_language"].cast(pa.string()), self._language),
         )
-        return _offered(table.filter(pc.and_(here, pc.not_equal(table["kernel"], ""))))
+        return tuple(_offers(transitions_of(table.filter(pc.and_(here, pc.not_equal(table["kernel"], ""))))))
 
 
-def _offered(table: pa.Table) -> list[dict[str, Any]]:
-    """Kernels among the rows of ``table``, with what their operators are made of.
+def _offers(steps: Iterable[Transition]) -> Iterator[Offer]:
+    """Kernels of ``steps`` that beat the baseline and what their search began with.
 
-    Each beats the baseline and what its search began with: what a first answer is, nobody needs to be shown.
+    What a first answer is, nobody needs to be shown.
     """
-    speed, found = (pc.add(table["reward"], table[name]) for name in ("state_log2_speedup", "state_log2_progress"))
-    sound = pc.and_(pc.not_equal(table["kernel"], ""), pc.greater_equal(table["weight"], TRUSTED))
-    better = pc.and_(pc.greater(speed, 0.0), pc.greater_equal(found, LEAST_GAIN))
-    shown = table.select(["task_id", "state_family", "state_dtype", "kernel", "reference"])
-    rows = shown.append_column("speed", speed).append_column("found", found).filter(pc.and_(sound, better)).to_pylist()
-    return [row | {"kind": kind(row["reference"])} for row in rows]
+    for made in steps:
+        gain, before = made.reward, made.state.log2_speedup
+        if not made.kernel or gain is None or before is None or made.weight < TRUSTED:
+            continue
+        speed, found = before + gain, made.state.log2_progress + gain
+        if speed > 0.0 and found >= LEAST_GAIN:
+            operator = operator_name(made.task.task_id)
+            yield Offer(made=made, speed=speed, found=found, kind=kind(made.reference), operator=operator)
+
+
+def _same(offer: Offer, operator: str, mine: frozenset[str], source: str) -> bool:
+    """Whether a kernel computes the very task: by the operator's name in any suite, or by the text of the reference."""
+    return offer.operator == operator or (offer.kind == mine and offer.made.reference.split() == source.split())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,11 +131,12 @@ def kind(reference: str) -> frozenset[str]:
     return frozenset(name for name in code_features(reference).names if name.startswith("torch_"))
 
 
-def _worth(row: dict[str, Any], mine: frozenset[str], state: State) -> tuple[float, float]:
+def _worth(offer: Offer, mine: frozenset[str], state: State) -> tuple[float, float]:
     """Likeness of operators times what the search for the kernel gained, and its speed to decide between equals."""
-    alike = _alike(row["kind"], mine) + KINSHIP[nearness(row["state_family"], state.family)]
-    dtype = 1.0 if row["state_dtype"] == state.dtype else OTHER_DTYPE
-    return float((alike >= LEAST) * alike * dtype * min(MOST, row["found"])), float(row["speed"])
+    there = offer.made.state
+    alike = _alike(offer.kind, mine) + KINSHIP[nearness(there.family, state.family)]
+    dtype = 1.0 if there.dtype == state.dtype else OTHER_DTYPE
+    return (alike >= LEAST) * alike * dtype * min(MOST, offer.found), offer.speed
 
 
 def _alike(one: frozenset[str], other: frozenset[str]) -> float:

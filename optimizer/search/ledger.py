@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts.device import UNKNOWN
 from artifacts.memory.columns import Bools, Columns, columns_of
 from artifacts.memory.experience import similarity
 from artifacts.memory.htg import Memory
@@ -103,7 +104,7 @@ class Ledger:
         self._memory = memory
         self._cargo = cargo
         columns = memory.columns
-        here = _is(columns, "arch", arch) & _is(columns, "language", language)
+        here = _is(columns, "arch", arch) & _is(columns, "language", language) & (arch != UNKNOWN)
         self._here: Bools = here & columns.parent_timed & (columns.weight >= TRUSTED)
 
     def paying(self, state: State) -> tuple[Record, ...]:

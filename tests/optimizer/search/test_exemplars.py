@@ -13,8 +13,10 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.memory.tables import transition_rows
 from artifacts.state import State
+from artifacts.task import TaskRef
 from optimizer.arms.shuffled import shuffled
 from optimizer.search.exemplars import Exemplars
+from optimizer.tasks import Task
 
 HERE: dict[str, Any] = {"arch": "sm_90", "language": Language.CUDA, "dtype": "float32"}
 MATMUL = "import torch\ndef forward(x, y):\n    return torch.matmul(x, y)\n"
@@ -49,14 +51,19 @@ def shown(memory: Memory, *offers: Transition) -> Exemplars:
     return Exemplars(refreshed(replace(memory, table=transition_rows(offers))), "sm_90", "cuda")
 
 
+def task(source: str = MATMUL, task_id: str = "mine/-/own") -> Task:
+    """A task of which the texts of the references say the same in other words."""
+    return Task(ref=TaskRef(task_id=task_id, suite="mine", family="matmul"), source=f"# mine\n{source}", path="own.py")
+
+
 def nearest(memory: Memory, state: State, *offers: Transition, source: str = MATMUL) -> str:
     """Name of the operator whose kernel is shown; empty for none."""
-    found = shown(memory, *offers).nearest(source, state)
+    found = shown(memory, *offers).nearest(task(source), state)
     return "" if found is None else found.operator
 
 
 def test_what_is_shown_is_the_kernel_with_its_task_and_speed(memory: Memory, state: State) -> None:
-    found = shown(memory, offer(memory, "product", MATMUL)).nearest(MATMUL, state)
+    found = shown(memory, offer(memory, "product", MATMUL)).nearest(task(), state)
     assert found is not None
     assert (found.operator, found.speed, found.reference) == ("product", 1.5, MATMUL)
     assert found.source == KERNEL.format("product")
@@ -98,24 +105,49 @@ def test_a_candidate_that_has_the_craft_is_not_shown_it(memory: Memory, state: S
 
 
 def test_a_memory_without_kernels_shows_none(memory: Memory, state: State) -> None:
-    assert shown(memory).nearest(MATMUL, state) is None
+    assert shown(memory).nearest(task(), state) is None
 
 
 def test_a_filter_takes_the_kernel_of_what_it_forgets(memory: Memory, state: State) -> None:
     known = refreshed(replace(memory, table=transition_rows([offer(memory, "product", MATMUL)])))
     left = known.filter(exclude_tasks=["suite/1/product"])
-    assert Exemplars(left, "sm_90", "cuda").nearest(MATMUL, state) is None
+    assert Exemplars(left, "sm_90", "cuda").nearest(task(), state) is None
 
 
-def test_a_shuffled_memory_shows_kernels_under_names_of_others(memory: Memory, state: State) -> None:
-    offers = [offer(memory, f"product_{number}", MATMUL) for number in range(12)]
-    mixed = shuffled(refreshed(replace(memory, table=transition_rows(offers))))
-    claimed = zip(mixed.table["task_id"].to_pylist(), mixed.table["kernel"].to_pylist(), strict=True)
-    assert sum(kernel != KERNEL.format(task.rsplit("/", 1)[-1]) for task, kernel in claimed) > len(offers) // 2
+@pytest.mark.parametrize("task_id", ["cuda/-/rms_norm", "kernelbench/1/36_rmsnorm", "other/2/36_3_rmsnorm"])
+@pytest.mark.parametrize("learnt", [False, True])
+def test_a_kernel_of_the_same_operator_is_not_shown_under_whatever_id(
+    task_id: str, learnt: bool, memory: Memory, state: State
+) -> None:
+    made = offer(memory, "rms_norm", MATMUL)
+    asked = task(task_id=task_id)
+    assert shown(memory, *() if learnt else (made,)).nearest(asked, state, [made] if learnt else []) is None
+
+
+def test_a_kernel_of_the_very_reference_is_not_shown_under_another_name(memory: Memory, state: State) -> None:
+    again = Task(ref=task().ref, source=MATMUL.replace("\n", "\n\n"), path="copy.py")
+    assert shown(memory, offer(memory, "product", MATMUL)).nearest(again, state) is None
+
+
+def test_devices_that_nobody_knows_have_no_kernels_in_common(memory: Memory, state: State) -> None:
+    known = refreshed(replace(memory, table=transition_rows([offer(memory, "product", MATMUL, arch="unknown")])))
+    assert Exemplars(known, "unknown", "cuda").nearest(task(), replace(state, arch="unknown")) is None
+
+
+def test_a_shuffled_memory_shows_kernels_as_those_of_others(memory: Memory, state: State) -> None:
+    names = [f"product_{number}" for number in range(12)]
+    offers = [offer(memory, name, f"{MATMUL}# {name}") for name in names]
+    silent = [offer(memory, f"silent_{number}", "", kernel="") for number in range(12)]
+    mixed = shuffled(refreshed(replace(memory, table=transition_rows([*offers, *silent]))))
+    rows = [row for row in mixed.table.to_pylist() if row["kernel"]]
+    claimed = {row["reference"].rpartition(" ")[2]: row["kernel"] for row in rows}
+    assert [row["task_id"].rpartition("/")[2] for row in rows] == list(claimed) == sorted(names)
+    assert sorted(claimed.values()) == sorted(KERNEL.format(name) for name in names)
+    assert sum(kernel != KERNEL.format(name) for name, kernel in claimed.items()) > len(names) // 2
 
 
 def test_a_kernel_of_another_task_of_the_run_is_shown_like_one_of_the_memory(memory: Memory, state: State) -> None:
     here = shown(memory, offer(memory, "linear", LINEAR))
-    found = here.nearest(MATMUL, state, [offer(memory, "product", MATMUL), offer(memory, "first", MATMUL, kernel="")])
+    found = here.nearest(task(), state, [offer(memory, "product", MATMUL), offer(memory, "first", MATMUL, kernel="")])
     assert found is not None
     assert found.operator == "product"
