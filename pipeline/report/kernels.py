@@ -9,6 +9,9 @@ import pyarrow.compute as pc
 from artifacts.memory.htg import Memory
 from pipeline.report.memory_view import ratio
 
+NO_KERNEL = "none of its logs has one that was verified and beats its baseline, or an older release built it"
+"""Why a memory holds no kernel."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRow:

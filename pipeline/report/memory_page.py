@@ -15,7 +15,7 @@ from artifacts.memory.records import Effect, Strategy
 from artifacts.memory.replay_figures import replay_figures
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
-from pipeline.report.kernels import kernel_rows
+from pipeline.report.kernels import NO_KERNEL, kernel_rows
 from pipeline.report.memory_view import MemoryView, certain, ratio, scale, view
 from pipeline.report.run_page import stamp
 
@@ -75,6 +75,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         stated=stated(memory.strategies),
         counts=Counter(certain(item.effect) for items in shown.strategies.values() for item in items),
         kernels=kernel_rows(memory),
+        no_kernel=NO_KERNEL,
         quarantined=quarantined,
         quarantine_rows=reasons(quarantined or ()),
         replay_rows=replay_figures(memory.manifest.quality),
