@@ -152,6 +152,8 @@ def _serve(options: argparse.Namespace, devices: tuple[int, ...]) -> int:
         lanes = options.builders or os.cpu_count() or 1
         worker = PoolWorker(pool, evaluator, lent, lanes=lanes, idle_s=options.idle_s)
         ending = _Ending(worker)
+        names = ", ".join(sorted({device.name for device in lent}))
+        sys.stderr.write(f"worker: takes jobs from {options.pool} for {len(lent)} × {names}; Ctrl-C ends it\n")
         worker.serve()
     finally:
         evaluator.close()

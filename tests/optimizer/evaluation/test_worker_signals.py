@@ -118,13 +118,13 @@ def test_a_worker_of_a_pool_gives_back_what_it_has_and_leaves(tmp_path: Path, bu
             until(lambda: names(pool, "leases"), process)
             assert process.stderr is not None
             interrupt(process)
-            assert "1 under way" in process.stderr.readline()
+            assert any("1 under way" in line for line in iter(process.stderr.readline, ""))
             assert names(pool, "leases")
         else:
             until(lambda: pool.living(pool.now()), process)
         interrupt(process)
         code, lines = ended(process)
-    assert (code, len(lines)) == (130, 1), lines
+    assert (code, len([line for line in lines if "takes jobs" not in line])) == (130, 1), lines
     assert [name.rpartition(".")[2] for name in names(pool, "jobs")] == ["0"] * busy  # no worker was lost with it
     assert names(pool, "leases") + names(pool, "workers") + names(pool, "results") == []
 
