@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from artifacts.errors import BadInputError
@@ -16,6 +16,9 @@ from optimizer.simulator.world import World, WorldSettings, split
 
 SUITE = 13
 """Tasks of a simulated suite."""
+
+Known = Callable[[Sequence[str]], Memory]
+"""From a group of tasks to what the arms know while they play it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,16 @@ class Arena:
         memory: all the experience there is.
         folds: groups of tasks; an arm's memory lacks the whole group of the task that it works on.
         world: how outcomes are drawn.
+        known: what arms know that play a group; ``memory`` without the group when None.
 
     Raises:
         BadInputError: too few tasks to divide.
     """
 
-    def __init__(self, memory: Memory, *, folds: int, world: WorldSettings) -> None:
+    def __init__(self, memory: Memory, *, folds: int, world: WorldSettings, known: Known | None = None) -> None:
         groups = split(memory.columns.task.names, folds)
-        self.grounds = [(World(_only(memory, group), world), memory.filter(exclude_tasks=group)) for group in groups]
+        knows = known or (lambda group: memory.filter(exclude_tasks=group))
+        self.grounds = [(World(_only(memory, group), world), knows(group)) for group in groups]
         self.tasks = tuple(task for ground, _ in self.grounds for task in ground.tasks())
         if len(self.tasks) < 2 or len(groups) < 2:
             raise BadInputError(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from artifacts.errors import BadInputError
+
+if TYPE_CHECKING:
+    from artifacts.memory.htg import Memory
+    from optimizer.simulator.comparison import SimulationSettings
 
 
 @click.command(name="simulate")
@@ -74,26 +79,38 @@ def command(reference: str, store: str, as_json: bool, **options: Any) -> None:
       htam simulate --memory demo@latest --arm feedback --arm htam --arm frozen --runs 50 --json
     """
     from artifacts.codec import encode
-    from optimizer.run.opening import chosen_attention, load_memory
-    from optimizer.selection import SelectionSettings
-    from optimizer.simulator.comparison import SimulationSettings, compare
-    from optimizer.simulator.world import WorldSettings
+    from optimizer.run.opening import load_memory
+    from optimizer.simulator.comparison import compare
 
     memory = load_memory(store, reference)
-    attention = chosen_attention(memory)
+    found = compare(memory, settings_of(options, memory), _tell)
+    click.echo(json.dumps(encode(found), indent=2) if as_json else _table(found))
+
+
+def settings_of(options: Mapping[str, Any], memory: Memory) -> SimulationSettings:
+    """What the options ask for, with the scorer that replay chose for ``memory``.
+
+    Raises:
+        BadInputError: an option has a value that cannot be simulated.
+    """
+    from optimizer.run.opening import chosen_attention
+    from optimizer.selection import SelectionSettings
+    from optimizer.simulator.comparison import SimulationSettings
+    from optimizer.simulator.world import WorldSettings
+
     try:
-        selection = SelectionSettings(
-            explore=options.pop("explore"),
-            optimism=options.pop("optimism"),
-            least_lead=options.pop("lead"),
-            attention=attention,
+        return SimulationSettings(
+            **{name: options[name] for name in ("arms", "steps", "runs", "folds", "seed")},
+            selection=SelectionSettings(
+                explore=options["explore"],
+                optimism=options["optimism"],
+                least_lead=options["lead"],
+                attention=chosen_attention(memory),
+            ),
+            world=WorldSettings(foreign=options["foreign"], capped=not options["uncapped"]),
         )
-        world = WorldSettings(foreign=options.pop("foreign"), capped=not options.pop("uncapped"))
-        settings = SimulationSettings(selection=selection, world=world, **options)
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam simulate --help") from problem
-    found = compare(memory, settings, _tell)
-    click.echo(json.dumps(encode(found), indent=2) if as_json else _table(found))
 
 
 def _tell(done: int, total: int) -> None:

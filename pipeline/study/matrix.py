@@ -18,7 +18,7 @@ class Entry:
     """One memory on one target against its control.
 
     Attributes:
-        value: share of regret saved (replay), or ratio of speedups (run).
+        value: share of regret saved (replay), or ratio of speedups (run, simulate).
         low, high: 95 % interval over tasks; None where there are too few.
         text: of the drill-down: what was compared, on how many tasks.
         losses: tasks on which the control was better.
@@ -48,7 +48,7 @@ class Entry:
 def entries(study: Study, results: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """All entries, replay first, in the order of the study."""
     replayed = [_replay(result) for result in results if result["kind"] == "replay"]
-    return replayed + _runs(study, [result for result in results if result["kind"] == "run"])
+    return replayed + _runs(study, [result for result in results if result["kind"] != "replay"])
 
 
 def _replay(result: Mapping[str, Any]) -> Entry:
@@ -111,22 +111,31 @@ def _paired(
     other: Sequence[Mapping[str, Any]],
 ) -> Entry:
     found: Pairing | None = pair(_over_seeds(own), _over_seeds(other))
-    text = f"{arm} over {control}, {len(own)} and {len(other)} seeds"
+    text = f"{arm} over {control}, {len(own)} and {len(other)} seeds{_simulated(own)}"
     if found is not None:
         text += f"; {_counts(encode(found))}"
     return Entry(
         memory=memory,
         target=target,
         arm=arm,
-        kind="run",
+        kind=own[0]["kind"],
         value=found.ratio if found else None,
         low=found.low if found else None,
         high=found.high if found else None,
         tasks=found.tasks if found else 0,
         text=text,
         losses=found.losses if found else (),
-        runs=tuple(result["run"] for result in (*own, *other)),
+        runs=tuple(result["run"] for result in (*own, *other) if "run" in result),
     )
+
+
+def _simulated(results: Sequence[Mapping[str, Any]]) -> str:
+    """What has to be known to read a simulated figure; empty for real runs."""
+    if results[0]["kind"] != "simulate":
+        return ""
+    runs = sum(result["runs"] for result in results)
+    directed, followed = (sum(item[name] for item in results) / len(results) for name in ("directed", "followed"))
+    return f"; {runs} simulated runs a task, {directed:.0%} of the steps directed, {followed:.0%} of those followed"
 
 
 def _over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -14,8 +14,10 @@ from builder.judge.transfer import Part
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
 from pipeline.settings import read_toml
 
+KINDS = ("replay", "simulate", "run")
+
 RESERVED = ("memory", "store", "run", "arm", "seed", "leave-out", "json")
-"""Options of ``htam optimize`` that the study itself decides."""
+"""Options of ``htam optimize`` and ``htam simulate`` that the study itself decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,8 @@ class StudyMemory:
 
     Attributes:
         part: what is kept of the study's base, see :class:`builder.judge.transfer.Part`.
-        base: ``NAME[@VERSION|@TAG]`` in place of the study's base, for memories that were built apart (``run`` only).
+        base: ``NAME[@VERSION|@TAG]`` in place of the study's base, for memories that were built apart (only for
+            targets of kind ``run``).
     """
 
     name: str
@@ -37,8 +40,10 @@ class StudyTarget:
     """What the memories are tried on.
 
     Attributes:
-        kind: ``replay`` (recorded choices of the base memory that ``part`` keeps) or ``run`` (``htam optimize``).
-        tasks, options: for ``run``: task paths, and options of ``htam optimize`` without dashes.
+        kind: ``replay`` (recorded choices of the base memory that ``part`` keeps), ``simulate`` (its tasks, played in
+            the simulator) or ``run`` (``htam optimize``).
+        tasks: task paths, for ``run``.
+        options: of ``htam optimize`` or ``htam simulate``, without dashes.
     """
 
     name: str
@@ -48,8 +53,8 @@ class StudyTarget:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("replay", "run"):
-            raise ValueError(f"target {self.name!r} has kind {self.kind!r}, one of replay, run")
+        if self.kind not in KINDS:
+            raise ValueError(f"target {self.name!r} has kind {self.kind!r}, one of {', '.join(KINDS)}")
         if self.kind == "run" and not self.tasks:
             raise ValueError(f"target {self.name!r} names no tasks")
         wrong = sorted(set(self.options) & set(RESERVED))
@@ -64,7 +69,7 @@ class Study:
     Attributes:
         base: ``NAME[@VERSION|@TAG]`` that memories and replay targets are parts of.
         out: folder for results and page; a study that was interrupted goes on from it.
-        arms: for ``run`` targets; the first is what the others are compared with.
+        arms: for ``run`` and ``simulate`` targets; the first is what the others are compared with.
         leave_out: ``task`` or ``family``: what memories must forget of their targets.
         level: ``direction`` or ``strategy``, for replay.
     """
@@ -84,8 +89,8 @@ class Study:
         if self.leave_out not in ("task", "family"):
             raise ValueError(f"leave_out is task or family, got {self.leave_out!r}: a study without it measures recall")
         own = [memory.name for memory in self.memory if memory.base]
-        if own and any(target.kind == "replay" for target in self.target):
-            raise ValueError(f"memory {own[0]!r} has a base of its own and shares no choices with a replay target")
+        if own and any(target.kind != "run" for target in self.target):
+            raise ValueError(f"memory {own[0]!r} has a base of its own, so only targets of kind run can try it")
         if not self.base and len(own) < len(self.memory):
             raise ValueError("a study, or each of its memories, needs a base")
         named = {"memory": [item.name for item in self.memory], "target": [item.name for item in self.target]}
@@ -140,8 +145,9 @@ def read_study(path: Path) -> Study:
 def cells(study: Study, bases: Mapping[str, str]) -> Iterator[Cell]:
     """All cells, replay first; ``bases`` are the resolved ``name@version`` by the memory's name.
 
-    Arms without memory are played once for all memories.
+    Arms without memory are played once for all memories; in the simulator they too need the base, for its outcomes.
     """
+    world = next(iter(bases.values()), "")
     for target in sorted(study.target, key=lambda item: item.kind):
         for arm, seed in _plays(study, target):
             for memory in (None,) if arm in WITHOUT_MEMORY else study.memory:
@@ -150,7 +156,7 @@ def cells(study: Study, bases: Mapping[str, str]) -> Iterator[Cell]:
                     target=target,
                     arm=arm,
                     seed=seed,
-                    base=bases[memory.name] if memory else "",
+                    base=bases[memory.name] if memory else world if target.kind == "simulate" else "",
                     store=study.store,
                     leave_out=study.leave_out,
                     level=study.level,

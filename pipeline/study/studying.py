@@ -68,8 +68,9 @@ def run_study(path: Path, *, workers: int) -> StudyResult:
     todo = [key for key in wanted if key not in known]
 
     def one(key: str) -> dict[str, Any]:
-        memory = wanted[key].memory
-        return work(wanted[key], out, memories[memory.name] if memory else None)
+        cell = wanted[key]
+        played_with = cell.memory or (study.memory[0] if cell.target.kind == "simulate" else None)
+        return work(cell, out, memories[played_with.name] if played_with else None)
 
     results: dict[str, Any] = known | mapped("transfer-study", one, todo, EngineSettings(workers=workers))
     good = [results[key] for key in wanted if not isinstance(results[key], Exception)]

@@ -16,6 +16,8 @@ from artifacts.memory.store import MemoryStore, split_reference
 from builder.judge.transfer import restricted, transfer
 from flows.command import htam
 from optimizer.tasks import load_tasks
+from pipeline.study.leaving import without
+from pipeline.study.simulated import simulated
 from pipeline.study.spec import Cell, StudyMemory
 
 RESULTS = "cells"
@@ -37,12 +39,12 @@ class WaitingError(HtamError):
 
 
 def work(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
-    """Do one cell and keep its result; ``base`` is None for arms without memory.
+    """Do one cell and keep its result; ``base`` is None for runs of arms without memory.
 
     Raises:
         WaitingError: the run has got as far as it can without answers or measurements from files.
     """
-    body = _run(cell, out, base) if cell.target.kind == "run" else _replay(cell, base)
+    body = _run(cell, out, base) if cell.target.kind == "run" else _recorded(cell, base)
     kept = {
         "memory": cell.memory.name if cell.memory else "",
         "target": cell.target.name,
@@ -58,8 +60,10 @@ def work(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
     return result
 
 
-def _replay(cell: Cell, base: Memory | None) -> dict[str, Any]:
+def _recorded(cell: Cell, base: Memory | None) -> dict[str, Any]:
     assert base is not None
+    if cell.target.kind == "simulate":
+        return simulated(cell, base)
     assert cell.memory is not None
     found = transfer(base, cell.memory.part, cell.target.part, leave_out=cell.leave_out, level=cell.level)
     return {"transfer": None if found is None else encode(found)}
@@ -97,13 +101,7 @@ def publish_part(
     The same operator in another suite or backend's folder (``cuda/-/row_softmax``, ``cpu/-/row_softmax``) is the same
     task.
     """
-    memory = restricted(base, part.part)
-    known = memory.same_operators(task_ids)
-    memory = memory.filter(exclude_tasks=known, exclude_families=sorted(families) if leave_out == "family" else ())
-    left = set(memory.same_operators(task_ids))
-    left |= set(memory.table["family"].unique().to_pylist()) & (families if leave_out == "family" else set())
-    if left:
-        raise AssertionError(f"leakage: {part.name} still knows {min(left)}")
+    memory = without(restricted(base, part.part), task_ids, families if leave_out == "family" else set())
     memory = replace(memory, manifest=replace(memory.manifest, name=_file_name(part.name), quality={}))
     return MemoryStore(str(out / MEMORIES)).publish(memory).reference
 

@@ -12,11 +12,13 @@ from artifacts.errors import BadInputError
 from artifacts.measurement import Measurement
 from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
+from artifacts.memory.tables import transition_rows
 from artifacts.outcome import Outcome
 from builder.judge.transfer import Part, restricted, transfer
 from pipeline.report import page
 from pipeline.study.exchange import ask, tell
 from pipeline.study.matrix import Entry, entries
+from pipeline.study.simulated import knowledge
 from pipeline.study.spec import Study, StudyMemory, StudyTarget, cells, read_study
 from pipeline.study.studying import bases, study_page
 from pipeline.study.working import WaitingError, done, publish_part, work
@@ -221,6 +223,47 @@ def test_the_same_operator_in_another_backend_is_forgotten_too(memory: Memory, t
     reference = publish_part(StudyMemory(name="All"), "task", ["cpu/-/3_fusion"], {"fusion"}, tmp_path, memory)
     left = MemoryStore(str(tmp_path / "memories")).load(*reference.split("@"))
     assert "3_fusion" not in {item.task.task_id.rpartition("/")[2] for item in left.transitions()}
+
+
+def simulating(study: Study, **options: str) -> Study:
+    target = StudyTarget(name="dice", kind="simulate", part=Part(archs=("sm_80",)), options=options)
+    return replace(study, target=(target,))
+
+
+def test_a_simulated_target_pairs_arms_on_tasks_that_no_memory_has_seen(
+    study: Study, memory: Memory, tmp_path: Path
+) -> None:
+    wanted = simulating(study, runs="2", steps="2", folds="2", lead="0")
+    played = list(cells(wanted, BASES))
+    assert [(cell.memory.name if cell.memory else "", cell.arm, cell.base) for cell in played] == [
+        ("", "feedback", "mined@1"),
+        ("h200", "htam", "mined@1"),
+    ]
+    results = [work(cell, tmp_path, memory) for cell in played]
+    (entry,) = entries(wanted, results)
+    assert (entry.kind, entry.arm, entry.tasks, entry.runs) == ("simulate", "htam", 4, ())
+    assert entry.value
+    assert "2 simulated runs a task" in entry.text
+    assert results[1]["directed"] > 0
+    assert "2 simulated runs a task" in study_page(wanted, "mined@1", [entry], (), {})
+
+
+def test_what_plays_a_group_knows_neither_its_operators_nor_as_a_setting_its_families(memory: Memory) -> None:
+    kin = [
+        replace(row, task=replace(row.task, family="model"), state=replace(row.state, family="model"))
+        for row in memory.transitions()
+    ]
+    source = replace(memory, table=transition_rows(kin))
+    group = memory.columns.task.names[:1]
+    by_task, by_family = (knowledge(source, source, leave_out, group) for leave_out in ("task", "family"))
+    assert len(by_task)
+    assert not by_task.same_operators(group)
+    assert not len(by_family)
+
+
+def test_a_wrong_option_of_a_simulated_target_is_named(study: Study, memory: Memory, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"'dice'.*--step"):
+        work(next(cells(simulating(study, step="2"), BASES)), tmp_path, memory)
 
 
 def test_memories_built_apart_cannot_be_tried_on_recorded_choices() -> None:
