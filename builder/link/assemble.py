@@ -28,7 +28,7 @@ NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures
 
 def assemble(drafts: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
     """The memory of ``drafts`` under ``labels``; effects, conditions and expectations are computed from its rows."""
-    table = fastest_kernels(labelled(drafts, labels))
+    table = labelled(fastest_kernels(drafts), labels)
     texts = texts_by_strategy(drafts, labels)
     directions = tuple(
         Direction(
