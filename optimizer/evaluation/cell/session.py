@@ -9,6 +9,7 @@ from typing import Any
 
 from optimizer.evaluation.arguments import FreshArguments, bind
 from optimizer.evaluation.cell.facts import facts_of
+from optimizer.evaluation.cell.frozen import frozen
 from optimizer.evaluation.cell.global_state import global_state
 from optimizer.evaluation.cell.kernels import OwnKernels
 from optimizer.evaluation.cell.module import import_candidate
@@ -119,7 +120,10 @@ class Session:
         return self._deliver([output, again], first, {})
 
     def _observe(self, message: dict[str, Any], fds: list[int]) -> Reply:
+        """The operators of a call, on a CPU with inputs that can not be written."""
         inputs = self._receiver.unpack(message["values"], fds)
+        if self._backend == "cpu":
+            inputs = frozen(inputs)
         operators = recorded_operators(lambda: self._forward(inputs))
         return {"operators": [[each.namespace, each.name, each.work] for each in operators]}, []
 

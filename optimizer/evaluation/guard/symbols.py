@@ -16,7 +16,8 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _LIBRARIES = re.compile(
     r"[sdcz](?:ge|sy|he|tr|gb|sb)(?:mm|mv|rk|r2k|sv|sm|trf|trs|ev|evd|svd|qrf)_?(?:64_)?$|[sdcz](?:dot|axpy|ger)[uc]?_$|"
     r"(?:cblas|mkl|MKL|LAPACKE|dnnl|xnn|nnp|cublas|cudnn|cusparse|cusolver|cufft)_?[A-Za-z]|"
-    r"_Z\w*?(?:2at6native|2at3cpu|2at4cuda4blas|2at11redispatch|4dnnl)"
+    r"_Z\w*?(?:2at6native|2at3cpu|2at4cuda4blas|2at11redispatch|4dnnl)|"
+    r"_ZN2at4_ops\w+10redispatch|_ZN3c10\d+Set(?:CPU)?Allocator|_ZN3c1010Dispatcher13realSingleton"
 )
 _SYSTEM = re.compile(
     r"(?:__)?(?:" + "|".join(sorted(set(" ".join(REFUSED_CALLS.values()).split()))) + r")(?:64)?(?:_2|_chk)?$|"
@@ -26,7 +27,7 @@ _SYSTEM = re.compile(
 
 
 def refused_symbols(library: Path, *, with_cuda: bool) -> list[str]:
-    """Imported names of vendor libraries, torch's own kernels and, on the CPU, the system.
+    """Imported names of vendor libraries, torch's own kernels, allocators and dispatcher and, on the CPU, the system.
 
     A CUDA library's runtime asks the system for much by itself, so there only the text is looked at for that.
     """

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from artifacts.errors import BadTaskError
 from artifacts.outcome import Outcome
 from optimizer.evaluation.device_memory import give_back, is_large
 from optimizer.evaluation.judge.cell_client import Cell, Delivery
@@ -28,8 +26,6 @@ from optimizer.evaluation.process.values import split
 
 STAGE = "correctness"
 _CONTROLS = frozenset({"zeros", "mean"})
-_DEVICE_TROUBLE = re.compile(r"memory|CUDA error", re.IGNORECASE)
-"""In what a reference fails with: says nothing about its inputs."""
 _LARGE_VARIANTS = 2
 """Enough for a draw that the candidate can not foresee, where more would fill the device."""
 
@@ -151,11 +147,12 @@ class Correctness:
         try:
             first = self._call(case)
         except Failure as failure:
-            if trial.required or failure.outcome is not Outcome.RUNTIME_ERROR or self._answer(case) is not None:
+            excusable = not trial.required and failure.outcome is Outcome.RUNTIME_ERROR
+            if not excusable or self._reference.answer_if_any(case) is not None:
                 raise
             self._leave_out(trial, checked)
             return
-        answer = self._answer(case)
+        answer = self._reference.answer_if_any(case)
         bounds = None if answer is None else bounds_of(answer)
         if answer is None or bounds is None:
             self._leave_out(trial, checked)
@@ -169,15 +166,6 @@ class Correctness:
             if not (_is_large(answer) and len(checked.plain) >= _LARGE_VARIANTS):
                 checked.plain.append(self._plain_trial(case, answer, bounds))
             checked.kernel_calls = int(first.extra.get("kernel_calls", 0))
-
-    def _answer(self, case: Case) -> Answer | None:
-        """The reference's answer; None where it refuses inputs that the task does not give."""
-        try:
-            return self._reference.answer(case)
-        except BadTaskError as problem:
-            if case.trial.required or _DEVICE_TROUBLE.search(str(problem)):
-                raise
-            return None
 
     def _again(self, case: Case, first: Delivery, answer: Answer, bounds: list[Tolerance | None]) -> None:
         """The same call after the reference has run; its tensors are gone when this returns."""

@@ -23,7 +23,13 @@ from optimizer.evaluation.judge.host_load import HostLoad
 from optimizer.evaluation.judge.physics import bound_of, counted_profile, possible, work_of
 from optimizer.evaluation.judge.reference import Reference
 from optimizer.evaluation.judge.remote_clock import CellCalls, RemoteClock
-from optimizer.evaluation.judge.runtime_guard import does_the_work, kernels_matter, operators_of, own_kernels_run
+from optimizer.evaluation.judge.runtime_guard import (
+    does_the_work,
+    kernels_matter,
+    observed,
+    operators_of,
+    own_kernels_run,
+)
 from optimizer.evaluation.judge.stopwatch import Stopwatch
 from optimizer.evaluation.judge.task_module import load_task_module
 from optimizer.evaluation.judge.trials import derive_seed
@@ -174,7 +180,7 @@ class Evaluation:
     def _guard_work(self, checked: Checked) -> None:
         case = checked.variants[0].case
         self._construct(self._cell, checked)
-        operators = self._cell.observe(case.inputs)
+        operators = observed(self._cell, case.inputs, self.backend)
         own_kernels_run(checked.kernel_calls, operators)
         products = work_of(case).flops // 2
         finding = does_the_work(operators_of(case.model, case.inputs), operators, products)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from optimizer.evaluation.judge.task_module import TaskModule
 from optimizer.evaluation.judge.trials import Trial, other_numbers, perturb_, transformed
 from optimizer.evaluation.process.values import map_tensors, split
 
+_DEVICE_TROUBLE = re.compile(r"memory|CUDA error", re.IGNORECASE)
+"""In what a model fails with: says nothing about its inputs."""
 _NUDGES = 10
 """Enough to see nearly every pair of equal numbers change places."""
 _NUDGE = 4.0
@@ -149,6 +152,15 @@ class Reference:
             aliases_input=aliases,
             open_to=open_to,
         )
+
+    def answer_if_any(self, case: Case) -> Answer | None:
+        """The same; None where the model refuses inputs that the task does not give."""
+        try:
+            return self.answer(case)
+        except BadTaskError as problem:
+            if case.trial.required or _DEVICE_TROUBLE.search(str(problem)):
+                raise
+            return None
 
     def _open_to(self, case: Case, native: list[Any]) -> list[Any]:
         """See :class:`Answer`."""

@@ -69,6 +69,21 @@ _MOVES = {
 """Operators that allocate, view, copy or move: any candidate may use them."""
 
 
+def observed(cell: Cell, inputs: Sequence[object], backend: str) -> list[Operator]:
+    """What the candidate goes through; on a CPU its inputs can not be written meanwhile.
+
+    Raises:
+        Failure: its process ends then, and did not in all the calls before.
+    """
+    try:
+        return cell.observe(inputs)
+    except Failure as failure:
+        if not failure.gone or backend != "cpu":
+            raise
+        reason = "the candidate writes to its inputs and puts them back, or crashes, when these can not be written"
+        raise Failure(Outcome.WRONG_RESULT, STAGE, reason) from failure
+
+
 def own_kernels_run(calls: int, operators: Iterable[Operator]) -> None:
     """Fail when neither an extension's function, a Triton kernel nor a custom operator was called."""
     custom = [operator for operator in operators if operator.namespace != "aten"]
@@ -110,10 +125,11 @@ def kernels_matter(cell: Cell, trial: PlainTrial, reference: Reference) -> None:
     """
     if _right_without(cell, trial.case, trial.answer, trial.bounds, reference.device, "void"):
         raise _rejected("decoy", "the output stays right when the candidate's own kernels give nothing")
-    case = dataclasses.replace(trial.case, inputs=transformed(trial.case.inputs, "normal"))
-    answer = reference.answer(case)
-    bounds = bounds_of(answer)
-    if bounds is None or _like_an_input(case, answer, bounds):
+    optional = dataclasses.replace(trial.case.trial, required=False)
+    case = dataclasses.replace(trial.case, trial=optional, inputs=transformed(trial.case.inputs, "normal"))
+    answer = reference.answer_if_any(case)
+    bounds = None if answer is None else bounds_of(answer)
+    if answer is None or bounds is None or _like_an_input(case, answer, bounds):
         return
     if _right_without(cell, case, answer, bounds, reference.device, "echo"):
         raise _rejected("decoy", "the output stays right when own kernels give back what they are given")

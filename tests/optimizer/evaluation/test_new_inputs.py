@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from artifacts.outcome import Outcome
 from optimizer.evaluation.arguments import FreshArguments, scaled
+from optimizer.evaluation.cell.frozen import frozen
 from optimizer.evaluation.clock import late_ones
 from optimizer.evaluation.guard.cpp_rules import check_cpp
 from optimizer.evaluation.judge.cell_client import Cell
 from optimizer.evaluation.judge.failure import Failure
-from optimizer.evaluation.judge.trials import TRANSFORMS, transformed, twins
+from optimizer.evaluation.judge.trials import TRANSFORMS, other_numbers, transformed, twins
 from optimizer.evaluation.process.channel import Channel, channel_pair
 
 
@@ -113,3 +115,26 @@ def test_pasted_names_are_put_together() -> None:
     macro = "#define JOIN_(a, b) a##b\n#define JOIN(a, b) JOIN_(a, b)\n"
     assert fatal(macro + "void f() { JOIN(cudaStream, Create)(0); }") == ["cpp_stream"]
     assert fatal(macro + "void JOIN(my, kernel)() {}") == []
+
+
+def test_other_numbers_leave_whole_numbers_and_truth_values_alone() -> None:
+    assert other_numbers([2.0, 3, True, (4.0, "a"), None]) == [1.5, 3, True, (3.0, "a"), None]
+
+
+def test_peaks_are_few_and_keep_their_sign() -> None:
+    torch.manual_seed(0)
+    given = torch.rand(300, 100) + 0.5
+    (peaked,) = transformed([given], "peaked")
+    changed = peaked != given
+    assert 0 < int(changed.sum()) < changed.numel() // 50
+    assert torch.equal(peaked[changed], given[changed] * 1000)
+
+
+def test_frozen_inputs_are_equal_copies_in_the_same_layout() -> None:
+    given: list[Any] = [torch.arange(12.0).view(3, 4).t(), torch.empty(0, 2), torch.tensor([True, False])[1:], 2.5]
+    copies = frozen(given)
+    assert copies[3] == given[3]
+    for before, after in zip(given[:3], copies[:3], strict=True):
+        assert torch.equal(before, after)
+        assert (before.dtype, before.stride()) == (after.dtype, after.stride())
+    assert copies[0].data_ptr() != given[0].data_ptr()
