@@ -8,6 +8,8 @@ import subprocess
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
+from urllib.parse import urlsplit
 
 from artifacts.codec import decode, encode
 
@@ -15,6 +17,10 @@ VARIABLE = "HTAM_NOTIFY"
 LIMIT_S = 60.0
 STATES = ("failed", "crashed", "completed", "promoted", "kept", "unchanged")
 """Ends of a run that people can be told of; the last three are those of a rebuild."""
+
+
+class UntoldError(OSError):
+    """Somebody could not be told; says why without the words of a command or an address, which may hold a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +42,33 @@ class Notice:
             raise ValueError("a notice has either a url or a command")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url {self.url!r} is not http or https")
+        if self.url and not urlsplit(self.url).hostname:
+            raise ValueError(f"url {self.url!r} names no host")
         unknown = sorted(set(self.on) - set(STATES))
         if unknown:
             raise ValueError(f"state {unknown[0]!r} is not known, one of {', '.join(STATES)}")
+
+    @property
+    def whom(self) -> str:
+        """Who is told, as logs may name them: paths of chat services and arguments of commands are often keys."""
+        return urlsplit(self.url).hostname or self.command[0]
 
     def send(self, news: Mapping[str, str]) -> None:
         """Deliver ``news``.
 
         Raises:
-            OSError, subprocess.SubprocessError: it could not be delivered.
+            OSError: it could not be delivered.
         """
+        try:
+            self._deliver(news)
+        except subprocess.CalledProcessError as problem:
+            raise UntoldError(f"exit code {problem.returncode}") from None
+        except subprocess.TimeoutExpired:
+            raise UntoldError(f"no end within {LIMIT_S:g} s") from None
+        except (HTTPException, ValueError) as problem:
+            raise UntoldError(f"no address or answer of HTTP ({type(problem).__name__})") from None
+
+    def _deliver(self, news: Mapping[str, str]) -> None:
         body = json.dumps(dict(news)).encode()
         if self.command:
             subprocess.run(self.command, input=body + b"\n", timeout=LIMIT_S, check=True, stdout=subprocess.DEVNULL)

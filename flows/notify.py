@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import Any
 
 from prefect import Flow
@@ -21,8 +20,8 @@ def tell(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
         if names & set(notice.on):
             try:
                 notice.send(news)
-            except (OSError, subprocess.SubprocessError) as problem:
-                log.warning("%s was not told of %s: %s", notice.url or notice.command[0], state.name, problem)
+            except OSError as problem:
+                log.warning("%s was not told of %s: %s", notice.whom, state.name, problem)
 
 
 HOOKS: dict[str, Any] = {"on_completion": [tell], "on_failure": [tell], "on_crashed": [tell]}

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows import notice
-from flows.notice import Notice
+from flows.notice import Notice, UntoldError
 
 
 def writer(path: Path) -> tuple[str, ...]:
@@ -28,6 +27,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, "either"),
         ({"url": "http://x", "command": ("y",)}, "either"),
         ({"url": "ftp://x"}, "http"),
+        ({"url": "https:///services/x"}, "no host"),
         ({"url": "http://x", "on": ("sometimes",)}, "sometimes"),
     ],
 )
@@ -62,9 +62,28 @@ def test_a_url_gets_the_news_as_json() -> None:
     assert heard == [{"text": "it failed"}]
 
 
-def test_a_command_that_fails_is_an_error_of_its_own() -> None:
-    with pytest.raises(subprocess.CalledProcessError):
-        Notice(command=(sys.executable, "-c", "raise SystemExit(3)")).send({"text": "x"})
+def test_what_is_said_of_a_command_that_failed_holds_none_of_its_arguments() -> None:
+    sender = Notice(command=(sys.executable, "-c", "raise SystemExit(3)  # token"))
+    with pytest.raises(UntoldError, match="exit code 3"):
+        sender.send({"text": "x"})
+    assert sender.whom == sys.executable
+
+
+def test_what_is_said_of_a_chat_service_holds_its_host_alone() -> None:
+    class Babbler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(b"busy\n")
+
+    with HTTPServer(("127.0.0.1", 0), Babbler) as server:
+        hook = Notice(url=f"http://127.0.0.1:{server.server_port}/services/token")
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        with pytest.raises(UntoldError) as caught:
+            hook.send({"text": "x"})
+        thread.join(600)
+    assert "token" not in f"{caught.value} {hook.whom}"
+    assert hook.whom == "127.0.0.1"
 
 
 def test_a_flow_that_fails_tells_those_who_want_to_know_and_no_others(tmp_path: Path) -> None:
