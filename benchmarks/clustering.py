@@ -29,7 +29,7 @@ from results_file import write_results  # noqa: E402
 from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score  # noqa: E402
 
-from builder.cluster import Clustering, ClusterSettings, cluster_texts  # noqa: E402
+from builder.cluster import PLAIN_TEXTS, Clustering, cluster_texts  # noqa: E402
 from builder.cluster.taxonomy import seeds, taxonomy_sha256  # noqa: E402
 from builder.embed import CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder  # noqa: E402
 from builder.glossary import glossary_sha256  # noqa: E402
@@ -76,7 +76,7 @@ def stability(texts: Sequence[str], embedder: Embedder) -> dict[str, dict[str, l
     seeds_: dict[str, list[float]] = {kind: [] for kind in KINDS}
     samples: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for seed in range(1, 6):
-        other = cluster_texts(texts, embedder, replace(ClusterSettings(), seed=seed))
+        other = cluster_texts(texts, embedder, replace(PLAIN_TEXTS, seed=seed))
         rows = sorted(random.Random(seed).sample(range(len(texts)), int(0.8 * len(texts))))
         part = cluster_texts([texts[row] for row in rows], embedder)
         for kind in KINDS:
@@ -116,7 +116,7 @@ def settings_of(labels: Path) -> dict[str, Any]:
     """What a reader needs to judge the figures."""
     return {
         "labels_sha256": hashlib.sha256(labels.read_bytes()).hexdigest(),
-        "settings": asdict(ClusterSettings()),
+        "settings": asdict(PLAIN_TEXTS),
         "glossary_sha256": glossary_sha256(),
         "taxonomy_sha256": taxonomy_sha256(),
         "versions": {name: version(name) for name in ("faiss-cpu", "networkx", "sentence-transformers", "torch")},

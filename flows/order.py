@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build import BuildSettings
-from builder.embed import DEFAULT_MODEL, CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder
+from builder.embed import DEFAULT_MODEL, CachedEmbedder, Embedder, named_embedder
 from builder.logs.logfile import LogFile
 
-HASHING = "hashing"
-"""Name of the encoder without a model."""
 MOST_SHARDS = 32
 LEAST_BYTES = 2_000_000
 """A shard below this is not worth a task: reading it takes less than starting the task elsewhere."""
@@ -55,7 +53,7 @@ class BuildOrder:
 @functools.lru_cache(maxsize=2)
 def embedder(model: str) -> Embedder:
     """The encoder of that name, loaded once a process; ``hashing`` needs no model."""
-    return HashingEmbedder() if model == HASHING else SentenceTransformerEmbedder(model)
+    return named_embedder(model)
 
 
 def caching_embedder(order: BuildOrder) -> CachedEmbedder:

@@ -36,9 +36,8 @@ def _problems(job: Job) -> Iterator[str]:
 
 
 def _rebuild_problems(job: RebuildJob) -> Iterator[str]:
-    from builder.embed import SentenceTransformerEmbedder
+    from builder.embed import HASHING, SentenceTransformerEmbedder
     from flows.engine import EngineSettings, task_runner
-    from flows.order import HASHING
 
     for found in build_problems(job.logs, job.store, job.name, job.tag):
         yield found.what if isinstance(found, HtamError) else str(found)

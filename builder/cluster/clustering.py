@@ -20,14 +20,13 @@ from builder.cluster.taxonomy import seed_directions, seeds
 from builder.describe.intent import intent
 from builder.embed import Embedder, Vectors
 
-TEXT_SIMILARITY = 0.75
-"""Cosine from which plain texts are linked: without a code difference their neighbours are worth more."""
+PLAIN_TEXTS = ClusterSettings(min_similarity=0.75)
+"""Settings for plain texts: without a code difference their neighbours are worth more, so they are linked earlier."""
 _NOWHERE = Assignment(direction_id=UNCLASSIFIED, strategy_id=UNCLASSIFIED, score=0.0)
 
 
-def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings | None = None) -> Clustering:
+def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings = PLAIN_TEXTS) -> Clustering:
     """Group plain strategy texts; equal intents are looked at once."""
-    settings = settings or ClusterSettings(min_similarity=TEXT_SIMILARITY)
     meant = {text: intent(text) or text.strip() for text in dict.fromkeys(texts)}
     groups = _Groups.of(meant.values(), embedder, settings)
     found = {text: groups.of_text(meaning, None) for text, meaning in meant.items()}

@@ -90,7 +90,7 @@ def kernelbench_verdict(record: Fields) -> Verdict:
 def _kernelbench_failure(metadata: Fields, error: str, compiled: bool | None) -> Outcome:
     if metadata.get("compilation_error", "compilation_error_name") is not None:
         return Outcome.COMPILE_ERROR
-    if metadata.get("runtime_error", "runtime_error_name") is not None:
+    if metadata.get("runtime_error", "runtime_error_name", "cuda_error", "gpu_error") is not None:
         return Outcome.TIMEOUT if failure_outcome(error) is Outcome.TIMEOUT else Outcome.RUNTIME_ERROR
     if metadata.get("correctness_issue", "max_difference") is not None:
         return Outcome.WRONG_RESULT
@@ -99,10 +99,18 @@ def _kernelbench_failure(metadata: Fields, error: str, compiled: bool | None) ->
 
 def _kernelbench_error(record: Fields, metadata: Fields) -> str:
     """The first message the evaluation left, with the differences it measured."""
-    names = ("compilation_error", "runtime_error", "correctness_issue", "cuda_error", "other_error", "error")
+    names = (
+        "compilation_error",
+        "runtime_error",
+        "correctness_issue",
+        "cuda_error",
+        "other_error",
+        "error_message",
+        "error",
+    )
     messages = [str(metadata.get(name) or "") for name in names]
     messages.append(str(record.get("error") or ""))
-    kinds = [str(metadata.get(name) or "") for name in ("compilation_error_name", "runtime_error_name")]
+    kinds = [str(metadata.get(name) or "") for name in ("compilation_error_name", "runtime_error_name", "gpu_error")]
     message = next((text for text in messages if text), "failed without a message")
     kind = next((text for text in kinds if text), "")
     difference = metadata.get("max_difference")

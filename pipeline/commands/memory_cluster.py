@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,7 +15,9 @@ from artifacts.errors import BadInputError
 
 @click.command(name="cluster-text")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--model", default=None, help="Embedding model: a name or a local folder; default: the packaged one.")
+@click.option(
+    "--model", default=None, help="Encoder: hub name, folder, or hashing for none; default: the packaged one."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the clustering.")
 @click.option(
     "--cache", type=click.Path(path_type=Path, dir_okay=False), default=None, help="File that keeps embeddings."
@@ -30,26 +33,26 @@ def command(file: Path, model: str | None, seed: int, cache: Path | None) -> Non
       htam memory cluster-text texts.jsonl --cache vectors.sqlite
     """
     texts = list(read_texts(file))
-    from builder.cluster import ClusterSettings, cluster_texts
-    from builder.embed import DEFAULT_MODEL, CachedEmbedder, Embedder, SentenceTransformerEmbedder
+    from builder.cluster import PLAIN_TEXTS, cluster_texts
+    from builder.embed import DEFAULT_MODEL, CachedEmbedder, named_embedder
 
-    embedder: Embedder = SentenceTransformerEmbedder(model or DEFAULT_MODEL)
+    embedder = named_embedder(model or DEFAULT_MODEL)
     if cache is not None:
         embedder = CachedEmbedder(inner=embedder, path=cache)
-    found = cluster_texts(texts, embedder, ClusterSettings(seed=seed))
+    found = cluster_texts(texts, embedder, replace(PLAIN_TEXTS, seed=seed))
     for text, item in zip(texts, found.assignments, strict=True):
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         click.echo(json.dumps({"sha256": digest, "direction": item.direction_id, "strategy": item.strategy_id}))
 
 
 def read_texts(file: Path) -> Iterator[str]:
-    """Texts of a file of plain or JSON lines; blank lines are skipped.
+    """Texts of a file of plain or JSON lines; blank lines are skipped, an empty text in JSON is a text.
 
     Raises:
         BadInputError: the file cannot be read, or a JSON line has no text.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise BadInputError(f"cannot read {file}: {problem}", "give a UTF-8 text file") from problem
     for number, line in enumerate(lines, start=1):
@@ -64,6 +67,6 @@ def _text(line: str, where: str) -> str:
         record = json.loads(line)
     except ValueError:
         return line.strip()  # a plain text may begin with a brace
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str) or not record["text"].strip():
+    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         raise BadInputError(f'{where}: JSON line without "text"', 'write {"text": "..."} on each line')
     return str(record["text"])

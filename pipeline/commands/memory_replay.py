@@ -48,9 +48,9 @@ def command(reference: str, store: str, test_logs: tuple[Path, ...], selection: 
     memory = MemoryStore(store).load(*split_reference(reference))
     if test_logs:
         from builder.build import BuildSettings, build
-        from builder.embed import SentenceTransformerEmbedder
+        from builder.embed import named_embedder
 
-        embedder = SentenceTransformerEmbedder(memory.manifest.embedding.name)
+        embedder = named_embedder(memory.manifest.embedding.name)
         settings = BuildSettings(name="test-logs", cache=Path(work) / "cache", replay=False)
         report = replay_on(memory, build(test_logs, embedder, settings).memory)
     else:

@@ -21,7 +21,7 @@ class EvolutionTrace:
     """Importer of traces."""
 
     name: str = "evolution-trace"
-    version: int = 1
+    version: int = 2
     summary: str = "OpenEvolve evolution_trace: one parent-to-child transition a row"
 
     def claims(self, probe: Probe) -> bool:

@@ -29,7 +29,7 @@ class KernelBenchAgentic:
     """Importer of ``gen_results.json``."""
 
     name: str = "kernelbench-agentic"
-    version: int = 1
+    version: int = 2
     summary: str = "turns of an agentic KernelBench run with diagnosis and directive (pango0/KernelBench-Agentic)"
 
     def claims(self, probe: Probe) -> bool:

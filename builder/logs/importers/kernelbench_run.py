@@ -32,7 +32,7 @@ class KernelBenchRun:
     """Importer of run folders."""
 
     name: str = "kernelbench-run"
-    version: int = 1
+    version: int = 2
     summary: str = "KernelBench run folders: eval_results.json beside the kernels"
 
     def claims(self, probe: Probe) -> bool:

@@ -7,16 +7,18 @@ user's evaluator returned: a time, a speedup and a verdict are looked for under 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from artifacts.features import detect_language
 from artifacts.outcome import Outcome
 from artifacts.task_identity import task_at_path
 from artifacts.trajectory import Step
 from builder.logs.fields import BadRecordError, Fields
-from builder.logs.files import MAX_SOURCE_BYTES, is_regular, read_json
+from builder.logs.files import MAX_SOURCE_BYTES, UnreadableError, is_regular, parse_json, read_json
 from builder.logs.gathering import Gathering, Run
 from builder.logs.logfile import LogFile
 from builder.logs.metrics import judge
@@ -30,7 +32,7 @@ class OpenEvolve:
     """Importer of a run's checkpoints."""
 
     name: str = "openevolve"
-    version: int = 1
+    version: int = 2
     summary: str = "OpenEvolve checkpoints: programs with parents and metrics"
 
     def claims(self, probe: Probe) -> bool:
@@ -65,7 +67,7 @@ def program_step(record: Fields, books: Gathering, number: int) -> Step:
     identity, code = record.word("id"), record.code("code")
     if not identity or not code.strip():
         raise BadRecordError("no candidate: the program has no id or no code")
-    found = judge(record.child("metrics"), record.get("artifacts_json", "artifacts"))
+    found = judge(record.child("metrics"), _artifacts(record))
     index = record.integer("iteration_found", "generation", "iteration") or 0
     return Step(
         step_id=identity,
@@ -81,6 +83,14 @@ def program_step(record: Fields, books: Gathering, number: int) -> Step:
         baseline_us=found.baseline_us,
         profile=record.metrics("metrics"),
     )
+
+
+def _artifacts(record: Fields) -> Mapping[str, Any]:
+    """What the evaluator left beside its metrics: an object in a trace, JSON in a text in a checkpoint."""
+    value = record.get("artifacts_json", "artifacts")
+    with suppress(UnreadableError):  # a broken artifact costs the artifact, not the program
+        value = parse_json(value) if isinstance(value, str) else value
+    return value if isinstance(value, Mapping) else {}
 
 
 def _checkpoints(path: Path) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """What every importer must do, on a log of every format."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from artifacts.errors import BadInputError
 from artifacts.outcome import Outcome
 from artifacts.trajectory import TrustFlag
 from builder.logs import discover, read, read_all
+from builder.logs.fields import Fields
 from builder.logs.inspection import figures
 from builder.logs.registry import IMPORTERS
-from builder.logs.verdict import failure_outcome
+from builder.logs.verdict import failure_outcome, kernelbench_verdict
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 REAL_LOGS = Path(__file__).parents[4] / "shared" / "data" / "logs"
@@ -225,6 +227,30 @@ def test_the_public_logs_read_whole_and_agree_with_their_readme():
 )
 def test_what_the_infrastructure_did_is_not_charged_to_the_candidate(text, outcome):
     assert failure_outcome(text, compiled=False) is outcome
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"cuda_error": "CUDA Error: an illegal memory access was encountered", "cuda_error_name": "AcceleratorError"},
+        {"gpu_error": "AcceleratorError", "error_message": "CUDA error: unspecified launch failure"},
+    ],
+)
+def test_what_died_on_the_device_did_compile_whatever_the_harness_calls_it(metadata):
+    found = kernelbench_verdict(Fields({"compiled": False, "correctness": False, "metadata": metadata}))
+    assert found.outcome is Outcome.RUNTIME_ERROR
+    assert next(text for name, text in metadata.items() if not name.endswith(("_name", "gpu_error"))) in found.error
+
+
+def test_a_checkpoint_keeps_what_the_evaluator_said_as_json_in_a_text(samples, tmp_path):
+    path = samples["openevolve"].write(tmp_path)
+    program = path / "checkpoint_2" / "programs" / "c.json"
+    told = json.dumps({"stderr": "CompilationError: at 3:4: invalid syntax"})
+    changed = json.loads(program.read_text()) | {"metrics": {"error": 0.0}, "artifacts_json": told}
+    program.write_text(json.dumps(changed))
+    (trajectory,) = read(*discover([path])).trajectories
+    (failed,) = [step for step in trajectory.steps if step.outcome is not Outcome.CORRECT]
+    assert (failed.outcome, failed.error) == (Outcome.COMPILE_ERROR, "CompilationError: at 3:4: invalid syntax")
 
 
 def test_an_inbox_without_logs_is_no_mistake_where_that_is_said(tmp_path: Path) -> None:
