@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from optimizer.evaluation.guard.cpp_text import balanced, top_level
@@ -14,15 +15,22 @@ _QUALIFIED = (
     r"\b(?:py(?:bind11)?\s*::\s*(?:object|dict|list|tuple|handle)|std\s*::\s*any|(?:c10|at|torch)\s*::\s*Storage)\b"
 )
 """The same where that name alone says little."""
-_ALIAS = re.compile(r"\busing\s+(\w+)\s*=([^;(]*);|\btypedef\b([^;(]*?)(\w+)\s*;")
-_CLASS = re.compile(r"\b(?:struct|class|union)\s+(\w+)\s*(?:final\s*)?(?::[^;{}()]*)?\{")
+_STAYS = re.compile(r"\b(?:static|thread_local)\b")
+_NAMES = re.compile(r"\b(?:using|typedef)\b")
+_CLASS = re.compile(r"\b(?:struct|class|union)\s+(\w+)")
+_HEIR = re.compile(r"\s*(?:final\s*)?(?::.*)?", re.DOTALL)
 _INNER = re.compile(r"\([^()]*\)|\{[^{}]*\}")
-_MADE = (
-    r"(?:\b(?:torch|at)\s*::\s*(?:empty|zeros|ones|full|rand|tensor|from_blob|scalar_tensor)\w*|\bTensor|"
-    r"\.\s*(?:clone|contiguous|detach|to|new_\w+))\s*\("
+_AUTO = re.compile(r"\s*(?:const\s+|constexpr\s+)?auto\b[^=]*=")
+_MADE = re.compile(
+    r"\b(?:torch|at)\s*::\s*(?:empty|zeros|ones|full|rand|tensor|from_blob|scalar_tensor)\w*\s*\(|\bTensor\s*\(|"
+    r"\.\s*(?:clone|contiguous|detach|to|new_\w+)\s*\("
 )
 """Calls that give a tensor."""
-_KEPT_AUTO = re.compile(rf"\b(?:static|thread_local)\b(?:\s+const)?\s+auto\b[^;=(]*=[^;]*?{_MADE}")
+_MOST_TEXT = 1 << 21
+_LONGEST_HEAD = 1000
+_DEEPEST = 50
+"""Characters of classes that are looked into, between a class's name and its body, and brackets in brackets: more is
+nobody's code."""
 
 
 def kept_tensors(code: str) -> Iterator[tuple[str, str, int]]:
@@ -31,43 +39,88 @@ def kept_tensors(code: str) -> Iterator[tuple[str, str, int]]:
     Args:
         code: C++ without comments and literals.
     """
-    holder = rf"(?:\b(?:{'|'.join(sorted(_holders(code)))})\b|{_QUALIFIED})"
-    # Ends at the first bracket: a function's declaration is told from a variable by what stands there.
-    kept = re.compile(rf"\b(?:static|thread_local)\b[^;{{}}()]*{holder}[^;{{}}()]*[;({{=]")
-    for match in kept.finditer(code):
-        if not _is_function(code, match):
-            yield "cache", _MESSAGE, match.start()
-    for pattern in (_KEPT_AUTO, re.compile(rf"\bnew\s+(?:\w+\s*::\s*)*{holder}")):
-        for match in pattern.finditer(code):
-            yield "cache", _MESSAGE, match.start()
+    holder = re.compile(rf"\b(?:{'|'.join(sorted(_holders(code)))})\b|{_QUALIFIED}")
+    made = re.compile(rf"\bnew\s+(?:\w+\s*::\s*)*(?:{holder.pattern})")
+    found = [start for start, text, end in _pieces(code, _STAYS, ";{}()") if _is_kept(code, text, end, holder)]
+    found += [start for start, text, _ in _pieces(code, _STAYS, ";") if _AUTO.match(text) and _MADE.search(text)]
+    found += [match.start() for match in made.finditer(code)]
     for offset, statement in top_level(code):
         declares = "(" not in statement and not re.match(r"\s*(?:using|typedef|struct|class|union|friend)\b", statement)
-        if declares and re.search(holder, statement):
-            yield "cache", _MESSAGE, offset
+        if declares and holder.search(statement):
+            found.append(offset)
+    for offset in found:
+        yield "cache", _MESSAGE, offset
+
+
+def _pieces(code: str, begins: re.Pattern[str], ends: str) -> Iterator[tuple[int, str, int]]:
+    """Start, text behind the beginning, and end of each piece; one that begins inside another is part of that."""
+    stop = re.compile(f"[{re.escape(ends)}]")
+    place = 0
+    while match := begins.search(code, place):
+        end = stop.search(code, match.end())
+        place = end.start() if end else len(code)
+        yield match.start(), code[match.end() : place], place
+
+
+def _is_kept(code: str, text: str, end: int, holder: re.Pattern[str]) -> bool:
+    """Whether what begins with ``static`` declares a variable that holds a tensor."""
+    found = holder.search(text)
+    if found is None:
+        return False
+    if "=" in text[found.end() :] or code[end : end + 1] in (";", "{"):
+        return True
+    return code[end : end + 1] == "(" and not _is_function(code, end)
+
+
+def _is_function(code: str, opening: int) -> bool:
+    """Whether a parameter list begins there: with a type inside, or empty and with a body."""
+    inside = code[opening + 1 : code.find(")", opening)]
+    after = code[opening + len(inside) + 2 :][:200].lstrip()
+    return after.startswith("{") or (after.startswith(";") and bool(re.search(r"\w[\s&*]+\w", inside)))
 
 
 def _holders(code: str) -> set[str]:
     """Types that hold a tensor: known ones, other names for them, and classes with such members."""
+    parts = [(name, set(re.findall(r"\w+", text))) for name, text in (*_aliases(code), *_classes(code))]
     found = set(_HOLDERS)
-    parts = [(match[1] or match[4], match[2] or match[3]) for match in _ALIAS.finditer(code)]
-    parts += [(match[1], _members(balanced(code, match.end() - 1, "{}"))) for match in _CLASS.finditer(code)]
-    while more := {name for name, text in parts if name not in found and found & set(re.findall(r"\w+", text))}:
+    while more := {name for name, words in parts if name not in found and found & words}:
         found |= more
     return found
 
 
+def _aliases(code: str) -> Iterator[tuple[str, str]]:
+    """Other names for types, with what they stand for; types of functions hold nothing."""
+    for start, text, _ in _pieces(code, _NAMES, ";"):
+        if "(" in text:
+            continue
+        if code.startswith("using", start):
+            name, _, meaning = text.partition("=")
+        else:
+            words = text.split()
+            name, meaning = (words[-1], " ".join(words[:-1])) if words else ("", "")
+        if name.strip().isidentifier():
+            yield name.strip(), meaning
+
+
+def _classes(code: str) -> Iterator[tuple[str, str]]:
+    """Classes with their own variables: functions and what stands in their bodies are left out."""
+    stops = [match.start() for match in re.finditer(r"[;{}()]", code)]
+    left = _MOST_TEXT
+    for match in _CLASS.finditer(code):
+        place = bisect_left(stops, match.end())
+        end = stops[place] if place < len(stops) else len(code)
+        if code[end : end + 1] != "{" or end > match.end() + _LONGEST_HEAD or left < 0:
+            continue
+        if _HEIR.fullmatch(code, match.end(), end):
+            body = balanced(code, end, "{}")
+            left -= len(body)
+            yield match[1], _members(body)
+
+
 def _members(body: str) -> str:
-    """A class's own variables: functions and what stands in their bodies are left out."""
-    inside, before = body[1:-1], ""
-    while inside != before:
+    inside = body[1:-1]
+    for _ in range(_DEEPEST):
         before, inside = inside, _INNER.sub(lambda match: "@" if match.group().startswith("(") else ";", inside)
+        if inside == before:
+            break
     return ";".join(part for part in inside.split(";") if "@" not in part)
-
-
-def _is_function(code: str, match: re.Match[str]) -> bool:
-    """Whether the match is a static function: a parameter list with a type inside, or an empty one and a body."""
-    if not match.group().endswith("("):
-        return False
-    inside = code[match.end() : code.find(")", match.end())]
-    after = code[match.end() + len(inside) + 1 :].lstrip()
-    return after.startswith("{") or (after.startswith(";") and bool(re.search(r"\w[\s&*]+\w", inside)))

@@ -86,7 +86,9 @@ def _peaked(tensor: Any) -> Any:
     import torch
 
     few = torch.rand(tensor.shape, device=tensor.device) < _FEW
-    return torch.where(few, tensor * _HIGH, tensor)
+    changed = tensor.clone()
+    changed[few] *= _HIGH
+    return changed
 
 
 _NUMBER_FACTOR = 0.75

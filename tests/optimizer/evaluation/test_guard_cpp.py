@@ -73,6 +73,7 @@ def fatal(source: str) -> set[str]:
         ("cpp_cache", "static std::map<void*, c10::IValue> kept;"),
         ("cpp_cache", "using Row = at::Tensor;\nstatic Row kept;"),
         ("cpp_cache", "struct K { at::Tensor t{}; void f() { g(t); } };\nK& k() { static K one; return one; }"),
+        ("cpp_cache", "template <class T> struct K { at::Tensor t; };\nstatic K<int> one;"),
         ("cpp_cache", "static py::object* kept = nullptr;"),
         ("cpp_cache", "static void* kept = nullptr;\nvoid f(at::Tensor x) { kept = new at::Tensor(x); }"),
     ],
