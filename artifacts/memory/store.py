@@ -32,6 +32,7 @@ PINS = "pins"
 LATEST = "latest"
 FILES = ("directions", "sources", "strategies", "transitions")
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+VERSION = re.compile(r"[0-9a-f]{16}")
 LIBRARIES = ("numpy", "pyarrow")
 
 
@@ -211,6 +212,8 @@ class MemoryStore:
             ArtifactError: the tag cannot be a tag, or there is no such version.
         """
         checked(tag, "tag")
+        if VERSION.fullmatch(tag):  # it would stand before the version that a run pinned under these digits
+            raise ArtifactError(f"tag {tag!r} looks like a version", "choose another name")
         full = version if version in self.versions(name) else self.resolve(name, version)
         self.files.write(_tag_text(full).encode(), name, TAGS, tag)
 

@@ -62,13 +62,15 @@ def gate(previous: Manifest, new: Manifest) -> None:
     """Refuse a memory whose ranking fell below the interval that the previous one had.
 
     Raises:
-        HtamError: it did; the message says by how much. Without figures on both sides nothing is refused.
+        HtamError: it did; the message says by how much. Without figures on both sides nothing is refused,
+            nor where the interval has no width, because all choices were of one task.
     """
-    for level in ("direction", "strategy"):
-        low, value = previous.quality.get(f"{level}.{GATED}_low"), new.quality.get(f"{level}.{GATED}")
-        if low is not None and value is not None and value < low:
+    for level, plural in (("direction", "directions"), ("strategy", "strategies")):
+        low, high = (previous.quality.get(f"{level}.{GATED}_{end}") for end in ("low", "high"))
+        value = new.quality.get(f"{level}.{GATED}")
+        if low is not None and low != high and value is not None and value < low:
             raise HtamError(
-                f"the new {new.name} ranks {level}s worse than {previous.name}@{previous.version}: it saves "
+                f"the new {new.name} ranks {plural} worse than {previous.name}@{previous.version}: it saves "
                 f"{value:.1%} of the regret, the published one {low:.1%} at least",
                 "look at htam memory replay, then publish with --force if you mean it",
             )

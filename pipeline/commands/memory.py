@@ -149,7 +149,8 @@ def gc(name: str, runs: tuple[str, ...], newest: int, dry_run: bool, store: str)
     from artifacts.memory.store import MemoryStore
 
     memories = MemoryStore(store)
-    memories.resolve(name)
+    if not memories.versions(name):
+        memories.resolve(name)  # says what there is
     done = collect(memories, name, runs=runs, newest=newest, dry_run=dry_run)
     for version, holder in done.kept.items():
         click.echo(f"kept     {name}@{version} ({holder})")

@@ -60,6 +60,17 @@ def test_a_memory_answers(store: str, words: tuple[str, ...], said: str, capsys:
     assert said in capsys.readouterr().out
 
 
+def test_versions_without_a_tag_can_be_collected(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "mined" / "tags")
+    assert htam("memory", "gc", "mined", "--store", str(tmp_path / "store")) == 0
+    told = capsys.readouterr().out
+    assert told.count("removed") == 1
+    assert told.count("kept") == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -194,6 +194,12 @@ def test_a_name_that_cannot_be_a_folder_is_refused(store: MemoryStore, build: Bu
         store.load(name)
 
 
+def test_no_tag_can_stand_before_a_version(store: MemoryStore, build: Build, small: list[Transition]) -> None:
+    version = store.publish(build(small)).version
+    with pytest.raises(ArtifactError, match="looks like a version"):
+        store.promote("demo", version, version)
+
+
 def test_what_is_not_there_is_said_with_what_is(store: MemoryStore, build: Build, small: list[Transition]) -> None:
     store.publish(build(small))
     with pytest.raises(ArtifactError, match="memories there: demo"):

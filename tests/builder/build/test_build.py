@@ -193,6 +193,16 @@ def test_a_memory_that_ranks_worse_needs_force(logs: Path, tmp_path: Path) -> No
     gate(bad, good)
 
 
+def test_an_interval_without_width_holds_nobody_up(logs: Path) -> None:
+    manifest = build([logs], HashingEmbedder(), settings()).memory.manifest
+    saving = "strategy.saving_over_state_only"
+    one_task = replace(manifest, quality={saving: 1.0, f"{saving}_low": 1.0, f"{saving}_high": 1.0})
+    gate(one_task, replace(manifest, quality={saving: -0.1}))
+    several = replace(one_task, quality={saving: 1.0, f"{saving}_low": 0.9, f"{saving}_high": 1.0})
+    with pytest.raises(HtamError, match="ranks strategies worse"):
+        gate(several, replace(manifest, quality={saving: -0.1}))
+
+
 def test_several_workers_build_the_same_memory(logs: Path) -> None:
     alone = build([logs], HashingEmbedder(), settings())
     together = build([logs], HashingEmbedder(), replace(settings(), workers=2))
