@@ -28,6 +28,10 @@ class EvidenceLevel(StrEnum):
     NONE = "none"
 
 
+UNSTEADY = 5.0
+"""Times the fastest sample that the median of a timing may be; of 500 recorded timings one came to 3."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Run time of one callable in microseconds: median with its 95 % interval and raw samples."""
@@ -43,6 +47,11 @@ class Timing:
             raise ValueError(f"timing must be finite and positive, got {values}")
         if not self.low_us <= self.median_us <= self.high_us:
             raise ValueError(f"timing interval must hold its median, got {values}")
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether most calls took many times as long as the fastest: they waited for something, e.g. a busy core."""
+        return self.median_us > UNSTEADY * min(self.samples_us, default=self.median_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +123,14 @@ class Measurement:
         if self.timing is None or baseline not in self.baselines:
             return None
         return self.baselines[baseline].median_us / self.timing.median_us
+
+    @property
+    def doubt(self) -> str:
+        """Why the ratios of the timings should not be believed, in words; empty when nothing speaks against them."""
+        timings = {"the candidate": self.timing, **dict(sorted(self.baselines.items()))}
+        found = [
+            f"{name} took {min(timing.samples_us):,.0f} to {max(timing.samples_us):,.0f} us"
+            for name, timing in timings.items()
+            if timing is not None and timing.unsteady
+        ]
+        return f"{' and '.join(found)}, as on a busy host: do not believe the ratio" if found else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from artifacts.measurement import Timing
 from pipeline.report.charts import microseconds
 
 if TYPE_CHECKING:
@@ -135,9 +136,18 @@ def outcome(payload: Mapping[str, Any]) -> str:
         first = (measured["error"].splitlines() or [""])[0]
         return f"{measured['outcome']}: {first[:100]}"
     ratio = _speedup(payload)
-    return f"correct, {microseconds(measured['timing']['median_us'])}" + (
-        "" if ratio is None else f", {ratio:.2f}x eager"
-    )
+    busy = " (not steady: a busy host?)" if any(_unsteady(timing) for timing in _timings(measured)) else ""
+    speed = "" if ratio is None else f", {ratio:.2f}x eager"
+    return f"correct, {microseconds(measured['timing']['median_us'])}{speed}{busy}"
+
+
+def _timings(measured: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [measured["timing"], *measured["baselines"].values()]
+
+
+def _unsteady(timing: Mapping[str, Any]) -> bool:
+    median, samples = timing["median_us"], tuple(timing.get("samples_us", ()))
+    return Timing(median_us=median, low_us=median, high_us=median, samples_us=samples).unsteady
 
 
 def _speedup(payload: Mapping[str, Any]) -> float | None:

@@ -82,6 +82,7 @@ def _report(path: Path, standing: Standing, as_json: bool) -> None:
     for finished in standing.result.finished:
         speed = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in finished.speedups.items()) or "no correct candidate"
         again = ", measured again" if finished.confirmed else ""
+        again += f" ({finished.confirmed.doubt})" if finished.confirmed and finished.confirmed.doubt else ""
         click.echo(f"{finished.task_id}: {speed}{again}, after {finished.steps} steps ({finished.reason})")
     if standing.result.finished:
         click.echo(f"best candidates: {path / 'best'}")

@@ -76,7 +76,7 @@ def _speed(measured: Measurement) -> list[str]:
         low, high = speedup_interval(baseline, timing)
         ratio = baseline.median_us / timing.median_us
         lines.append(f"speedup over {name}: {ratio:.3f} (interval {low:.3f} to {high:.3f})")
-    return lines
+    return [*lines, f"doubt: {measured.doubt}"] if measured.doubt else lines
 
 
 def _occasion(searched: Measurement, again: Measurement | None) -> str:

@@ -22,6 +22,10 @@ def step(measurement: dict[str, Any] | None, error: str = "") -> Event:
     ("event", "said"),
     [
         (step(TIMED), "correct, 50 µs, 2.00x eager"),
+        (
+            step(TIMED | {"baselines": {"eager": {"median_us": 100.0, "samples_us": [1.0, 100.0, 120.0]}}}),
+            "correct, 50 µs, 2.00x eager (not steady: a busy host?)",
+        ),
         (step(FAILED), "compile_error: no operator"),
         (step(None, "the answer is empty"), "no candidate: the answer is empty"),
     ],

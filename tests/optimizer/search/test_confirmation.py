@@ -150,6 +150,10 @@ def test_the_header_of_a_winner_says_when_its_figures_were_taken(make_run: Calla
     assert f"# speedup over eager: {again.speedup():.3f}" in text
     assert f"in the search it was {best.measurement.speedup():.3f} over eager" in text
     assert "expect a little less" in winner_source("t", best, _Manifest())  # type: ignore[arg-type]
+    assert "# doubt:" not in text
+    waited = replace(again.baselines["eager"], samples_us=(again.baselines["eager"].median_us / 800,))
+    shaken = replace(again, baselines={"eager": waited})
+    assert "# doubt: eager took" in winner_source("t", best, _Manifest(), shaken)  # type: ignore[arg-type]
 
 
 class _Manifest:
