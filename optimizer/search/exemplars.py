@@ -21,6 +21,7 @@ from artifacts.memory.records import Transition
 from artifacts.memory.tables import transitions_of
 from artifacts.state import State
 from artifacts.task_identity import operator_name
+from optimizer.evaluation.guard.static import check_source
 from optimizer.llm.prompt import Exemplar
 from optimizer.search.cargo import nearness
 from optimizer.search.ledger import LEAST_GAIN, TRUSTED
@@ -47,6 +48,8 @@ LEAST = 0.6
 """Likeness in kind and family, out of 2, below which a kernel is of another trade; kinship alone is too little."""
 MOST = 1.5
 """Log2 gain of a search from which more counts no more."""
+LOOKED_AT = 20
+"""Kernels that the guard is asked about at most, the nearest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class Exemplars:
     def __init__(self, memory: Memory, arch: str, language: str) -> None:
         self._memory = memory
         self._arch, self._language = arch, language
+        self._backend = "cpu" if arch == "cpu" else "cuda"
 
     def nearest(self, task: Task, state: State, learnt: Sequence[Transition] = ()) -> Exemplar | None:
         """The kernel of another operator like that of ``task``, of several the one whose search gained most.
@@ -82,12 +86,10 @@ class Exemplars:
         """
         mine, own = kind(task.source), operator_name(task.ref.task_id)
         others = [one for one in (*self._offered, *_offers(learnt)) if not _same(one, own, mine, task.source)]
-        worth = [_worth(one, mine, state) for one in others]
-        best = max(worth, default=(0.0, 0.0))
-        if not best[0]:
-            return None
-        shown = others[worth.index(best)]
-        if state.features and not (code_features(shown.made.kernel).names & CRAFT) - state.features:
+        scored = [(_worth(one, mine, state), one) for one in others]
+        best = sorted((item for item in scored if item[0][0]), key=lambda item: item[0], reverse=True)[:LOOKED_AT]
+        shown = next((one for _, one in best if allowed(one.made.kernel, self._backend)), None)
+        if shown is None or (state.features and not (code_features(shown.made.kernel).names & CRAFT) - state.features):
             return None
         name = shown.made.task.task_id.rpartition("/")[2]
         return Exemplar(operator=name, speed=shown.speed, source=shown.made.kernel, reference=shown.made.reference)
@@ -123,6 +125,12 @@ def _offers(steps: Iterable[Transition]) -> Iterator[Offer]:
 def _same(offer: Offer, operator: str, mine: frozenset[str], source: str) -> bool:
     """Whether a kernel computes the very task: by the operator's name in any suite, or by the text of the reference."""
     return offer.operator == operator or (offer.kind == mine and offer.made.reference.split() == source.split())
+
+
+@functools.lru_cache(maxsize=4096)
+def allowed(kernel: str, backend: str) -> bool:
+    """Whether the guard would let a candidate like this run; other harnesses verify what leaves its work to torch."""
+    return not any(finding.fatal for finding in check_source(kernel, backend))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -129,6 +129,14 @@ def test_a_kernel_of_the_very_reference_is_not_shown_under_another_name(memory: 
     assert shown(memory, offer(memory, "product", MATMUL)).nearest(again, state) is None
 
 
+def test_what_the_guard_would_reject_makes_way_for_the_next(memory: Memory, state: State) -> None:
+    left_to_torch = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.matmul(x, x)\n"
+    )
+    offers = (offer(memory, "product", MATMUL, 1.4, kernel=left_to_torch), offer(memory, "other", MATMUL, 0.5))
+    assert nearest(memory, state, *offers) == "other"
+
+
 def test_devices_that_nobody_knows_have_no_kernels_in_common(memory: Memory, state: State) -> None:
     known = refreshed(replace(memory, table=transition_rows([offer(memory, "product", MATMUL, arch="unknown")])))
     assert Exemplars(known, "unknown", "cuda").nearest(task(), replace(state, arch="unknown")) is None
