@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pipeline.settings import Job, OptimizeJob, RebuildJob, TeamSettings, Transf
 
 if TYPE_CHECKING:
     from optimizer.tasks import Task
+    from pipeline.study.spec import Study
 
 
 def problems(settings: TeamSettings) -> Iterator[str]:
@@ -30,7 +31,7 @@ def _problems(job: Job) -> Iterator[str]:
     if isinstance(job, RebuildJob):
         yield from _rebuild_problems(job)
     elif isinstance(job, TransferJob):
-        yield from _study_problem(job.study)
+        yield from _study_problems(job.study)
     else:
         yield from _optimize_problems(job)
 
@@ -49,22 +50,43 @@ def _rebuild_problems(job: RebuildJob) -> Iterator[str]:
         yield str(problem)
 
 
-def _study_problem(study: str) -> Iterator[str]:
+def _study_problems(path: str) -> Iterator[str]:
+    """What would make cells of a study fail: its memories and their parts, tasks and options of its targets."""
     from pipeline.study.spec import read_study
 
     try:
-        read_study(Path(study))
+        study = read_study(Path(path))
+    except HtamError as problem:
+        yield str(problem)
+        return
+    for target in study.target:
+        if target.kind == "run":
+            words = ["--arm", "feedback", *target.words]  # the study gives the others their memories
+            yield from (f"target {target.name}: {what}" for what in _request_problems(target.tasks, study.out, words))
+    yield from _part_problems(study)
+
+
+def _part_problems(study: Study) -> Iterator[str]:
+    from builder.judge.transfer import restricted
+    from pipeline.study.simulated import simulation_of
+    from pipeline.study.studying import bases
+
+    try:
+        memories = bases(study)
+        for memory in study.memory:
+            restricted(memories[memory.name], memory.part)
+        base = memories[study.memory[0].name]
+        for target in study.target:
+            if target.kind != "run":
+                restricted(base, target.part)
+            if target.kind == "simulate":
+                simulation_of(target, study.arms[0], study.seeds[0], base)
     except HtamError as problem:
         yield str(problem)
 
 
 def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
     """Everything that ``htam optimize`` would refuse."""
-    from optimizer.run.resources import require_price
-    from optimizer.tasks import load_tasks
-    from pipeline.commands.optimize import command, resources
-    from pipeline.run_request import wanted_manifest
-
     elsewhere = bool(job.work_pool) or job.evaluator.startswith("pool:")  # its device is not known before it is there
     words = [word for name, value in optimize_options(job).items() for word in (f"--{name}", value)]
     words += ["--device", "elsewhere"] if elsewhere else []
@@ -73,14 +95,24 @@ def _optimize_problems(job: OptimizeJob) -> Iterator[str]:
     if job.backend == "cuda" and job.evaluator == "local" and not (job.devices or job.work_pool):
         yield 'backend cuda needs devices, for example devices = [0], or evaluator = "pool:DIR"'
         return
+    yield from _request_problems(job.tasks, job.runs, words)
+
+
+def _request_problems(paths: Sequence[str], runs: str, words: Sequence[str]) -> Iterator[str]:
+    """What ``htam optimize`` would refuse of tasks and options, for a run below the folder ``runs``."""
+    from optimizer.run.resources import require_price
+    from optimizer.tasks import load_tasks
+    from pipeline.commands.optimize import command, resources
+    from pipeline.run_request import wanted_manifest
+
     tasks: tuple[Task, ...] = ()
     try:
-        tasks = load_tasks([Path(task) for task in job.tasks])
+        tasks = load_tasks([Path(task) for task in paths])
     except HtamError as problem:
         yield str(problem)
     try:
-        options = command.make_context("htam optimize", [*job.tasks, "--run", job.runs, *words]).params
-        require_price(wanted_manifest(Path(job.runs) / "task", tasks, options), resources(options))
+        options = command.make_context("htam optimize", [*paths, "--run", runs, *words]).params
+        require_price(wanted_manifest(Path(runs) / "task", tasks, options), resources(options))
     except HtamError as problem:
         yield str(problem)
     except click.ClickException as problem:

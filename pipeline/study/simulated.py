@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from optimizer.simulator.comparison import ArmResult, SimulationSettings, result
 from optimizer.simulator.episode import Episode
 from pipeline.commands.simulate import command, settings_of
 from pipeline.study.leaving import without
-from pipeline.study.spec import Cell
+from pipeline.study.spec import Cell, StudyTarget
 
 
 def simulated(cell: Cell, base: Memory) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def simulated(cell: Cell, base: Memory) -> dict[str, Any]:
     Raises:
         BadInputError: a wrong option, or a part of the base that holds too little.
     """
-    settings = _settings(cell, base)
+    settings = simulation_of(cell.target, cell.arm, cell.seed, base)
     source = restricted(base, cell.memory.part if cell.memory else Part())
     world = restricted(base, cell.target.part)
     arena = Arena(
@@ -42,18 +42,17 @@ def _shares(figures: ArmResult, settings: SimulationSettings) -> dict[str, float
     return {"runs": settings.runs, "directed": figures.directed, "followed": figures.followed}
 
 
-def _settings(cell: Cell, base: Memory) -> SimulationSettings:
-    words = ["--memory", base.reference, "--arm", cell.arm, "--seed", str(cell.seed), *_words(cell.target.options)]
+def simulation_of(target: StudyTarget, arm: str, seed: int, base: Memory) -> SimulationSettings:
+    """What a target's options ask for.
+
+    Raises:
+        BadInputError: an option that ``htam simulate`` does not know, or a value that it does not take.
+    """
+    words = ["--memory", base.reference, "--arm", arm, "--seed", str(seed), *target.words]
     try:
         return settings_of(command.make_context("htam simulate", words).params, base)
     except click.ClickException as problem:
-        raise BadInputError(f"target {cell.target.name!r}: {problem.format_message()}", "see htam simulate") from None
-
-
-def _words(options: Mapping[str, str]) -> list[str]:
-    return [
-        word for name, value in sorted(options.items()) for word in ((f"--{name}", value) if value else (f"--{name}",))
-    ]
+        raise BadInputError(f"target {target.name!r}: {problem.format_message()}", "see htam simulate --help") from None
 
 
 def knowledge(source: Memory, world: Memory, leave_out: str, group: Sequence[str]) -> Memory:

@@ -61,6 +61,12 @@ class StudyTarget:
         if wrong:
             raise ValueError(f"target {self.name!r} sets {wrong[0]!r}, which the study decides")
 
+    @property
+    def words(self) -> list[str]:
+        """The options as a command line has them; those without a value are flags."""
+        given = sorted(self.options.items())
+        return [word for name, value in given for word in ((f"--{name}", value) if value else (f"--{name}",))]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:

@@ -83,9 +83,7 @@ def _run(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
         ids, families = [task.task_id for task in tasks], {task.family for task in tasks}
         reference = publish_part(cell.memory, cell.leave_out, ids, families, out, base)
         words += ["--memory", reference, "--store", str(out / MEMORIES)]
-    for name, value in sorted(cell.target.options.items()):
-        words += [f"--{name}", value] if value else [f"--{name}"]
-    standing = json.loads(htam(words, run.with_suffix(".log")))
+    standing = json.loads(htam([*words, *cell.target.words], run.with_suffix(".log")))
     if not standing["complete"]:
         open_ones = f"{standing['open_requests']} requests and {standing['open_jobs']} jobs are open"
         raise WaitingError(f"{run}: {open_ones}", "htam transfer STUDY.toml --ask DIR")

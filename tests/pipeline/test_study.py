@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from artifacts.memory.store import MemoryStore
 from artifacts.memory.tables import transition_rows
 from artifacts.outcome import Outcome
 from builder.judge.transfer import Part, restricted, transfer
+from pipeline.checking import problems
 from pipeline.report import page
+from pipeline.settings import read_settings
 from pipeline.study.exchange import ask, tell
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.simulated import knowledge
@@ -298,3 +301,27 @@ def test_a_study_through_files_asks_for_all_its_runs_at_once_and_goes_on_with_wh
     told = tell(path, [results])
     assert (told.requests, told.jobs, told.problems) == (0, 3, ())
     assert tell(path, [results, answers]).jobs == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('kind = "run"', 'kind = "simulate"', "--backend"),
+        ('options = { backend = "cpu" }', 'options = { backend = "cpu", llm = "files" }', ""),
+        ('options = { backend = "cpu" }', 'options = { llm = "files", stepz = "3" }', "target cpu: .*--stepz"),
+        ("softmax.py", "no-such-task.py", "target cpu: .*no-such-task.py"),
+        ("mined@latest", "other@latest", "holds no memory 'other'"),
+        ('"sm_90"', '"sm_91"', "no architecture 'sm_91'"),
+    ],
+)
+def test_a_study_that_could_not_run_is_found_before_it_is_served(
+    memory: Memory, tmp_path: Path, old: str, new: str, named: str
+) -> None:
+    MemoryStore(str(tmp_path / "store")).publish(memory, tag="latest")
+    task = Path(__file__).parents[2] / "examples/tasks/cpu/row_softmax.py"
+    text = STUDY.format(base=tmp_path).replace(old, new).replace('"softmax.py"', f'"{task}"')
+    (tmp_path / "study.toml").write_text(text)
+    settings = tmp_path / "team.toml"
+    settings.write_text(f"[[transfer]]\nname = 'a'\nstudy = '{tmp_path / 'study.toml'}'")
+    found = "; ".join(problems(read_settings(settings)))
+    assert re.search(named, found) if named else not found
