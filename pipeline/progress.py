@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -56,18 +56,33 @@ class Progress:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
 
+    def recall(self, events: Iterable[Event]) -> None:
+        """Take in what happened before this sitting, without a word."""
+        for event in events:
+            self._take(event)
+
     def __call__(self, event: Event) -> None:
-        """Take in one event."""
-        if event.kind == "answer":
-            self._calls += 1
-            self._usd += event.payload["cost_usd"] or 0.0
+        """Take in one event, and say it where there is no table."""
+        self._take(event)
         key, again = event.key.removesuffix(AGAIN), event.key.endswith(AGAIN)
-        row = self._rows.get(key.rsplit("/", 1)[0])
-        if row is not None:
-            row.take(event)
         if self._live is None and (event.kind == "step" or again):
             what = "measured again" if again else event.payload["mode"]
             click.echo(f"{key}  {what:<8}  {outcome(_result(event))}", err=True)
+
+    def _take(self, event: Event) -> None:
+        if event.kind == "answer":
+            self._calls += 1
+            self._usd += event.payload["cost_usd"] or 0.0
+        row = self._rows.get(event.key.removesuffix(AGAIN).rsplit("/", 1)[0])
+        if row is not None:
+            row.take(event)
+
+    def say(self, line: str) -> None:
+        """Print a line that stays, above the table where there is one."""
+        if self._live is None:
+            click.echo(line, err=True)
+        else:
+            self._live.console.print(line, markup=False, highlight=False)
 
     def retrying(self, retry: Retry) -> None:
         """Say that a task waits because its endpoint gave no answer, and why."""

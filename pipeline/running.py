@@ -47,10 +47,11 @@ async def _sit(log: RunLog, resources: Resources, store: str, stopped: list[int]
 
     known = read_manifest(log)
     progress = Progress(tuple(entry.task.task_id for entry in known.tasks), known.search.steps)
+    progress.recall(log.events())
     run = OpenRun(log, resources=resources, listener=progress, on_retry=progress.retrying, store=store)
     try:
         session = run.session()
-        _stop_on_interrupt(session, stopped)
+        _stop_on_interrupt(session, progress, stopped)
         with progress:
             standing = await session.advance()
         write_winners(log.path, session.searches, run.manifest)
@@ -62,12 +63,12 @@ async def _sit(log: RunLog, resources: Resources, store: str, stopped: list[int]
         await run.close()
 
 
-def _stop_on_interrupt(session: Session, stopped: list[int]) -> None:
+def _stop_on_interrupt(session: Session, progress: Progress, stopped: list[int]) -> None:
     """First Ctrl-C: finish what is under way and stop, which ``stopped`` then tells; second: as usual."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        click.echo("stopping after what is under way; press Ctrl-C again to drop it", err=True)
+        progress.say("stopping after what is under way; press Ctrl-C again to drop it")
         stopped.append(signal.SIGINT)
         session.stop()
         loop.remove_signal_handler(signal.SIGINT)

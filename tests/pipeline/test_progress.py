@@ -42,6 +42,20 @@ def test_without_a_terminal_each_step_is_a_line_on_stderr(capsys: pytest.Capture
     assert captured.err == "suite/-/a/0.0  first     correct, 50 µs, 2.00x eager\n"
 
 
+def test_what_an_earlier_sitting_did_counts_and_is_not_said_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = Event(seq=1, time=0.0, kind="candidate", key="suite/-/b/0.0", payload={})
+    progress = Progress(("suite/-/a", "suite/-/b"), 2)
+    progress.recall([step(TIMED), candidate])
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress:
+        progress.say("stopping")
+    shown = capsys.readouterr().err
+    assert all(words in shown for words in ("stopping", "1 of 4 steps", "2.00x", "measuring"))
+
+
 def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(("suite/-/a",), 2) as progress:
         progress(Event(seq=0, time=0.0, kind="measurement", key="suite/-/a/1.0/confirm", payload=TIMED))
