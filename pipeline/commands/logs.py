@@ -30,7 +30,7 @@ def formats() -> None:
         click.echo(f"{importer.name:<{width}}  {importer.summary}")
 
 
-@command.command(name="inspect")
+@command.command(name="inspect", short_help="Say what a heap of logs holds.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 @click.option("--all", "show_all", is_flag=True, help="List every quarantined record and ignored file.")

@@ -37,7 +37,7 @@ def list_(name: str | None, store: str, as_json: bool) -> None:
     click.echo(memory_text.versions(store, name, as_json))
 
 
-@command.command(name="show")
+@command.command(name="show", short_help="Show a memory, or one direction or strategy of it.")
 @click.argument("reference", metavar="MEMORY")
 @click.argument("item", required=False, metavar="[DIRECTION|STRATEGY]")
 @STORE
@@ -56,7 +56,7 @@ def show(reference: str, item: str | None, store: str, as_json: bool) -> None:
     click.echo(memory_text.shown(load(store, reference), item, as_json))
 
 
-@command.command(name="kernels")
+@command.command(name="kernels", short_help="List the kernels that a memory shows, or print one.")
 @click.argument("reference", metavar="MEMORY")
 @click.argument("sha256", required=False, metavar="[SHA256]")
 @STORE
@@ -111,7 +111,7 @@ def promote(reference: str, tag: str, store: str) -> None:
     click.echo(f"{name}@{tag} is {name}@{version}")
 
 
-@command.command(name="diff")
+@command.command(name="diff", short_help="Say what changed from one memory to another.")
 @click.argument("before", metavar="OLD")
 @click.argument("after", metavar="NEW")
 @STORE
@@ -130,7 +130,7 @@ def diff(before: str, after: str, store: str, as_json: bool) -> None:
     click.echo(lesson.json() if as_json else lesson.text())
 
 
-@command.command(name="gc")
+@command.command(name="gc", short_help="Remove the versions that nothing holds.")
 @click.argument("name")
 @click.option("--runs", multiple=True, type=click.Path(), help="Folder of runs whose memories are kept; repeatable.")
 @click.option(
@@ -181,7 +181,7 @@ def export(reference: str, shape: str, out: TextIO, store: str) -> None:
         click.echo(line, file=out)
 
 
-@command.command(name="build")
+@command.command(name="build", short_help="Build a memory from logs and publish it.")
 @click.option("--logs", multiple=True, required=True, type=click.Path(), help="Folder or file of logs; repeatable.")
 @STORE
 @click.option("--name", required=True, help="Name of the memory.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PLURAL = {"direction": "directions", "strategy": "strategies"}
 
 
-@click.command(name="replay")
+@click.command(name="replay", short_help="Say whether a memory predicts what helps.")
 @click.argument("reference", metavar="MEMORY")
 @click.option("--store", default="memories", show_default=True, help="Folder or fsspec URL that holds memories.")
 @click.option(
