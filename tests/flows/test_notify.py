@@ -4,6 +4,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_a_flow_that_fails_tells_those_who_want_to_know_and_no_others(tmp_path: 
     assert (heard["flow"], heard["run"], heard["state"]) == ("build-memory", "team", "Failed")
     assert "no log" in heard["text"]
     assert not (tmp_path / "good").exists()
+
+
+def test_a_crash_that_others_report_names_the_job_and_not_what_prefect_drew(tmp_path: Path) -> None:
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.states import Crashed
+
+    from flows.build_memory import rebuild_on_new_logs
+    from flows.notify import tell
+
+    notice.keep([Notice(command=writer(tmp_path / "news"))])
+    known = FlowRun(flow_id=uuid4(), name="strategic-earthworm", parameters={"name": "team", "logs": []})
+    tell(rebuild_on_new_logs, known, Crashed(message="killed"))
+    heard = json.loads((tmp_path / "news").read_text())
+    assert (heard["run"], heard["text"]) == ("team", "rebuild-on-new-logs team: Crashed. killed")
 
 
 def test_a_rebuild_says_whether_it_promoted(runs: Path, tmp_path: Path) -> None:
