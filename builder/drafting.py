@@ -29,6 +29,7 @@ import builder.logs
 import builder.trust
 from artifacts.codec import decode, encode
 from artifacts.memory.files import Files
+from artifacts.parquet import table_of
 from artifacts.trajectory import Quarantined, Trajectory
 from builder.describe import DescribedStep, describe
 from builder.describe.refine import Refiner, refined
@@ -176,7 +177,7 @@ def _packed(drafted: DraftedLog) -> bytes:
 
 
 def _unpacked(log: LogFile, digest: str, body: bytes) -> DraftedLog:
-    table = pq.read_table(pa.BufferReader(body))
+    table = table_of(body)
     side = json.loads(table.schema.metadata[SIDE])
     return DraftedLog(
         name=log.name,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
@@ -25,6 +24,7 @@ from artifacts.memory.files import TEMPORARY, Files
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest, manifest_bytes, read_manifest
 from artifacts.memory.migrations import MIGRATIONS, SCHEMA_VERSION, Migration, migrated_table
+from artifacts.parquet import table_of
 
 MANIFEST = "manifest.json"
 TAGS = "tags"
@@ -244,7 +244,7 @@ class MemoryStore:
 
     def _stored(self, manifest: Manifest, file: str, data: bytes) -> pa.Table:
         """Rows as they were written, in whatever schema version that was."""
-        table = pq.read_table(pa.BufferReader(data))
+        table = table_of(data)
         if table.num_rows != manifest.files[f"{file}.parquet"].rows:
             raise self._misfit(manifest, file)
         return table.replace_schema_metadata(None)
