@@ -37,8 +37,11 @@ def command(run: Path, files: tuple[Path, ...], store: str, as_json: bool, **opt
     taken = take(opened, told)
     opened.log.close()
     click.echo(f"taken: {taken.answers} answers, {taken.measurements} measurements", err=True)
-    go_on(RunLog.open(run), resources(options), store=store, as_json=as_json)
     problems = [*told.problems, *(f"nobody waits for {key}" for key in taken.unknown)]
+    several = len(problems) > 1  # a single one is said once, as the command's end
+    for problem in problems if several else ():
+        click.echo(f"not taken: {problem}", err=True)
+    go_on(RunLog.open(run), resources(options), store=store, as_json=as_json)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise BadInputError(problems[0] + more, "the rest was taken")
+        what = f"{len(problems)} lines could not be used, see above" if several else problems[0]
+        raise BadInputError(what, "the rest was taken")

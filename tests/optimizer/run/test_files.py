@@ -154,6 +154,14 @@ def test_a_bad_line_is_named_and_the_rest_is_taken(desk: Desk) -> None:
     assert len(desk.ask()[1]) == 1
 
 
+def test_each_of_several_bad_lines_is_named(desk: Desk) -> None:
+    desk.optimize()
+    result = desk.tell({"custom_id": "f" * 64, "text": "hello"}, {"custom_id": "e", "response": None})
+    assert "2 lines could not be used" in str(result.exception)
+    assert "told.jsonl:2" in result.stderr
+    assert "nobody waits for ffff" in result.stderr
+
+
 def test_an_answer_nobody_waits_for_is_reported(desk: Desk) -> None:
     desk.optimize()
     result = desk.tell({"custom_id": "f" * 64, "text": "hello"})
