@@ -34,14 +34,14 @@ class Arena:
     """The tasks of one memory, ready to be played.
 
     Attributes:
-        grounds: each group's world, and the memory without the group.
+        grounds: each group's world, and what arms know that play in it.
         tasks: all that can be played.
 
     Args:
         memory: all the experience there is.
         folds: groups of tasks; an arm's memory lacks the whole group of the task that it works on.
         world: how outcomes are drawn.
-        known: what arms know that play a group; ``memory`` without the group when None.
+        known: what arms know that play a group; ``memory`` without the group's operators, in all suites, when None.
 
     Raises:
         BadInputError: too few tasks to divide.
@@ -49,7 +49,7 @@ class Arena:
 
     def __init__(self, memory: Memory, *, folds: int, world: WorldSettings, known: Known | None = None) -> None:
         groups = split(memory.columns.task.names, folds)
-        knows = known or (lambda group: memory.filter(exclude_tasks=group))
+        knows = known or (lambda group: memory.filter(exclude_tasks=memory.same_operators(group)))
         self.grounds = [(World(_only(memory, group), world), knows(group)) for group in groups]
         self.tasks = tuple(task for ground, _ in self.grounds for task in ground.tasks())
         if len(self.tasks) < 2 or len(groups) < 2:

@@ -10,6 +10,7 @@ from artifacts.candidate import Language
 from artifacts.errors import BadInputError
 from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
+from artifacts.memory.tables import transition_rows
 from artifacts.state import State
 from optimizer.arms import make_arm
 from optimizer.selection import SelectionSettings
@@ -177,6 +178,18 @@ def test_suites_hold_every_task_once(tasks: list[str], size: int) -> None:
 def test_folds_hold_every_task_once(tasks: list[str], folds: int) -> None:
     groups = split(tasks, folds)
     assert sorted(name for group in groups for name in group) == sorted(set(tasks))
+
+
+def test_an_operator_that_two_suites_share_is_forgotten_in_both(memory_with: MakeMemory) -> None:
+    memory = memory_with(0.5)
+    rows = [
+        replace(row, task=replace(row.task, task_id="other/-/01")) if number % 40 == 1 else row
+        for number, row in enumerate(memory.transitions())  # every second one of test/1/01
+    ]
+    shared = replace(memory, table=transition_rows(rows))
+    assert len(shared.same_operators(["other/-/01"])) == 2
+    arena = Arena(shared, folds=5, world=ENDLESS)
+    assert [known.same_operators(world.tasks()) for world, known in arena.grounds] == [()] * 5
 
 
 def test_too_few_tasks_are_one_clear_error(memory_with: MakeMemory) -> None:
