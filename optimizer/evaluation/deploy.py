@@ -22,6 +22,9 @@ Factory = Callable[[nn.Module], nn.Module]
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest error relative to an element plus the root mean square of its tensor, by dtype."""
 
+ALIGNMENT = 16
+"""Bytes of the widest loads of kernels, which fail on inputs that begin elsewhere, e.g. ``x[1:]``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
@@ -44,7 +47,8 @@ def swap(model: nn.Module, kernels: Mapping[str, Factory], inputs: Sequence[Sequ
     """Put kernels in place of submodules of ``model`` and say what became of each.
 
     A submodule keeps its name, parameters and state dict; only its ``forward`` is replaced, and uses the
-    kernel for inputs like those it was checked on, without gradients. :func:`restore` undoes it.
+    kernel for inputs like those it was checked on, in the mode (training or not) it was checked in, without gradients
+    and without autocast. :func:`restore` undoes it.
 
     Args:
         kernels: submodule name → factory; the empty name is the model itself.
@@ -85,9 +89,9 @@ def factory(path: Path, init_inputs: Sequence[Any] = ()) -> Factory:
 
 
 def signature(arguments: Sequence[Any]) -> Signature:
-    """Shapes, dtypes and devices of tensors; values of everything else."""
+    """Shapes, dtypes, devices, layout and alignment of tensors; values of everything else."""
     return tuple(
-        (tuple(item.shape), item.dtype, str(item.device), item.is_contiguous())
+        (tuple(item.shape), item.dtype, str(item.device), item.is_contiguous(), item.data_ptr() % ALIGNMENT == 0)
         if isinstance(item, torch.Tensor)
         else ("value", repr(item))
         for item in arguments
@@ -97,15 +101,22 @@ def signature(arguments: Sequence[Any]) -> Signature:
 class _Switch:
     """The ``forward`` of a swapped submodule."""
 
-    def __init__(self, original: Callable[..., Any], kernel: nn.Module, verified: frozenset[Signature]) -> None:
-        self.original = original
+    def __init__(self, module: nn.Module, kernel: nn.Module, verified: frozenset[Signature]) -> None:
+        self.original = module.forward
         self.kernel = kernel
         self.verified = verified
+        self.training = module.training
+        self.module = module
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named or torch.is_grad_enabled() or signature(arguments) not in self.verified:
+        if named or signature(arguments) not in self.verified or not self._as_checked(arguments):
             return self.original(*arguments, **named)
         return self.kernel(*arguments)
+
+    def _as_checked(self, arguments: Sequence[Any]) -> bool:
+        devices = {item.device.type for item in arguments if isinstance(item, torch.Tensor)}
+        cast = any(torch.is_autocast_enabled(device) for device in devices)
+        return self.module.training == self.training and not torch.is_grad_enabled() and not cast
 
 
 def _loaded(path: Path, init_inputs: tuple[Any, ...], reference: nn.Module) -> nn.Module:
@@ -154,7 +165,7 @@ def _swapped(name: str, module: nn.Module, make: Factory, calls: list[tuple[Any,
     if wrong:
         return Swap(name=name, problem=wrong)
     verified = frozenset(signature(arguments) for arguments in calls)
-    module.__dict__["forward"] = _Switch(module.forward, kernel, verified)
+    module.__dict__["forward"] = _Switch(module, kernel, verified)
     return Swap(name=name, signatures=verified, error=max(error for error, _ in found))
 
 

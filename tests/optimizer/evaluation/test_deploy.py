@@ -90,6 +90,29 @@ def test_another_dtype_falls_back_to_the_original(net: Net) -> None:
     assert not used(net.double(), torch.randn(3, 4).double())
 
 
+def test_in_another_mode_than_the_verified_one_the_original_is_used(net: Net) -> None:
+    swap(net, {"scaled": lambda _: Fast()}, [[torch.randn(2, 4)]])
+    assert not used(net.train(), torch.randn(2, 4))
+    assert used(net.eval(), torch.randn(2, 4))
+
+
+def test_under_autocast_the_original_is_used(net: Net) -> None:
+    swap(net, {"scaled": lambda _: Fast()}, [[torch.randn(2, 4)]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not used(net, torch.randn(2, 4))
+
+
+def test_inputs_that_begin_between_wide_loads_fall_back_to_the_original() -> None:
+    Fast.calls = 0
+    net = Scaled(4).eval()
+    swap(net, {"": lambda _: Fast()}, [[torch.randn(2, 4)]])
+    with torch.no_grad():
+        net(torch.randn(9)[1:].view(2, 4))
+        assert Fast.calls == 1  # the check
+        net(torch.randn(2, 4))
+    assert Fast.calls == 2
+
+
 def test_with_gradients_the_original_is_used(net: Net) -> None:
     x = torch.randn(3, 4)
     swap(net, {"scaled": lambda _: Fast()}, [[x]])
