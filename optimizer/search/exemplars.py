@@ -68,6 +68,10 @@ class Offer:
     operator: str
 
 
+Ranked = tuple[tuple[float, float], Offer]
+"""A kernel with what it is worth for a task."""
+
+
 class Exemplars:
     """The kernels of a memory for one device architecture and language."""
 
@@ -75,6 +79,7 @@ class Exemplars:
         self._memory = memory
         self._arch, self._language = arch, language
         self._backend = "cpu" if arch == "cpu" else "cuda"
+        self._ranked: dict[tuple[str, str, str, str], list[Ranked]] = {}
 
     def nearest(self, task: Task, state: State, learnt: Sequence[Transition] = ()) -> Exemplar | None:
         """The kernel of another operator like that of ``task``, of several the one whose search gained most.
@@ -84,15 +89,19 @@ class Exemplars:
         Args:
             learnt: what other tasks of the run have done, on the same device and in the same language.
         """
-        mine, own = kind(task.source), operator_name(task.ref.task_id)
-        others = [one for one in (*self._offered, *_offers(learnt)) if not _same(one, own, mine, task.source)]
-        scored = [(_worth(one, mine, state), one) for one in others]
-        best = sorted((item for item in scored if item[0][0]), key=lambda item: item[0], reverse=True)[:LOOKED_AT]
+        best = _first([*self._known(task, state), *_ranked(_offers(learnt), task, state)])
         shown = next((one for _, one in best if allowed(one.made.kernel, self._backend)), None)
         if shown is None or (state.features and not (code_features(shown.made.kernel).names & CRAFT) - state.features):
             return None
         name = shown.made.task.task_id.rpartition("/")[2]
         return Exemplar(operator=name, speed=shown.speed, source=shown.made.kernel, reference=shown.made.reference)
+
+    def _known(self, task: Task, state: State) -> list[Ranked]:
+        """The memory's kernels for a task, ranked once: nothing of their order depends on the candidate at hand."""
+        key = (task.ref.task_id, task.source, state.family, state.dtype)
+        if key not in self._ranked:
+            self._ranked[key] = _first(_ranked(self._offered, task, state))
+        return self._ranked[key]
 
     @cached_property
     def _offered(self) -> tuple[Offer, ...]:
@@ -120,6 +129,17 @@ def _offers(steps: Iterable[Transition]) -> Iterator[Offer]:
         if speed > 0.0 and found >= LEAST_GAIN:
             operator = operator_name(made.task.task_id)
             yield Offer(made=made, speed=speed, found=found, kind=kind(made.reference), operator=operator)
+
+
+def _ranked(offers: Iterable[Offer], task: Task, state: State) -> list[Ranked]:
+    """Those of ``offers`` that are worth something for ``task`` and do not compute the very same."""
+    mine, own = kind(task.source), operator_name(task.ref.task_id)
+    found = [(_worth(one, mine, state), one) for one in offers if not _same(one, own, mine, task.source)]
+    return [item for item in found if item[0][0]]
+
+
+def _first(ranked: list[Ranked]) -> list[Ranked]:
+    return sorted(ranked, key=lambda item: item[0], reverse=True)[:LOOKED_AT]
 
 
 def _same(offer: Offer, operator: str, mine: frozenset[str], source: str) -> bool:
