@@ -91,7 +91,9 @@ def optimize_elsewhere(
     alive.parent.mkdir(parents=True, exist_ok=True)
     alive.touch()
     try:
-        flow_run: Any = run_deployment(deployment, parameters=parameters, timeout=0)
+        # Prefect's client asks again when a busy server answers late: that must not make a second run of the task.
+        once = alive.name
+        flow_run: Any = run_deployment(deployment, parameters=parameters, timeout=0, idempotency_key=once)
         _wait(flow_run.id, alive, lost_s)
     finally:
         alive.unlink(missing_ok=True)
