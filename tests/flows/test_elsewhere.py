@@ -193,3 +193,25 @@ def waiting(client: Any, run: Any, alive: Path) -> Iterator[Future[None]]:
         finally:
             if not waited.done():
                 client.set_flow_run_state(run, Completed(), force=True)
+
+
+def test_each_try_asks_for_one_run_however_often_its_request_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import elsewhere
+    from flows.suite import SuiteEntry
+
+    asked: list[dict[str, Any]] = []
+
+    def recorded(deployment: str, **given: Any) -> None:
+        asked.append(given)
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(elsewhere, "run_deployment", recorded)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            elsewhere.optimize_elsewhere.fn(
+                SuiteEntry(task_id="t/-/a", path=TASK, run=str(tmp_path / "run")), {}, "f/d", None, 1.0
+            )
+    assert [given["idempotency_key"] for given in asked] == [Path(given["parameters"]["alive"]).name for given in asked]
+    assert len({given["idempotency_key"] for given in asked}) == 2
