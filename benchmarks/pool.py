@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -182,7 +183,8 @@ def worker(
     command = [sys.executable, "-P", "-m", "optimizer.evaluation.worker", "--pool", str(pool.path)]
     command += ["--backend", options.backend, "--builders", str(options.builders), "--cache", str(cache)]
     command += ["--devices", device] if options.backend == "cuda" else []
-    with subprocess.Popen(command, cwd=REPOSITORY) as process:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}  # a bare host has the checkout only
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment) as process:
         try:
             yield process
         finally:

@@ -32,6 +32,8 @@ FIGURES = [
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
     ("docs/flows.md", "Prefect adds {:.1%} to 1,000 mapped tasks", "flows", ("overhead",)),
     ("docs/flows.md", "one server start of {:.0f} s", "flows", ("server_start_s",)),
+    ("docs/flows.md", "one: {:.2f} ×", "pool-h200", ("ratio",)),
+    (EVALUATION, "through a pool {:.2f} ×", "pool-h200", ("ratio",)),
     (
         "docs/flows.md",
         "({} workers, {} tuning runs, {} flows)",
