@@ -1,9 +1,11 @@
-"""Speed of light: the least time a device can need for a task, from its reference alone.
+"""Speed of light: the least time a device should need for a task, from its reference alone.
 
 Bytes: every input, parameter and buffer that is read comes from memory once, every output goes
 there once, whatever a kernel does in between. Flops: matrix products and convolutions, counted while
-the reference runs. Both are divided by what this device reached in a measurement of its own, with a
-margin, so that a time below the bound is an error or a trick and never a good kernel.
+the reference runs. Both are divided by what this device reached in a measurement of its own. A time
+below what the bytes need, with a margin, is an error or a trick and never a good kernel. A time below
+what the flops need may be a good kernel: one that leaves out what a mask hides or a diagonal matrix
+makes zero, or multiplies less (Winograd, Strassen).
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ MARGIN = 1.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a task must do at least.
+    """What a task must move at least, and what its reference computes.
 
     Attributes:
-        read_bytes, written_bytes: traffic with device memory.
-        flops: of matrix products and convolutions; others are not counted.
+        read_bytes, written_bytes: traffic with device memory; of inputs what is not zero, since a kernel may know
+            where zeros are (triangular matrices).
+        flops: of matrix products and convolutions as the reference does them; others are not counted.
         dense_dtype: element type of the inputs, decides which arithmetic ceiling holds.
     """
 
@@ -83,16 +86,28 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least time in microseconds; ``limited_by`` is ``memory`` or ``compute``."""
+    """The least time in microseconds: for the bytes, which nothing gets round, and for the reference's flops."""
 
-    time_us: float
     memory_us: float
     compute_us: float
-    limited_by: str
+
+    @property
+    def time_us(self) -> float:
+        """The larger of both."""
+        return max(self.memory_us, self.compute_us)
+
+    @property
+    def limited_by(self) -> str:
+        """``memory`` or ``compute``."""
+        return "memory" if self.memory_us >= self.compute_us else "compute"
 
     def is_impossible(self, time_us: float) -> bool:
-        """True for times that this device can not reach on this task."""
-        return time_us < self.time_us / MARGIN
+        """True for times in which this device can not move the task's bytes."""
+        return time_us < self.memory_us / MARGIN
+
+    def seen_with(self, time_us: float) -> Bound:
+        """This bound, or that of the bytes alone where a time shows that the reference's flops are not all needed."""
+        return self if time_us >= self.compute_us / MARGIN else dataclasses.replace(self, compute_us=0.0)
 
     def fraction(self, time_us: float) -> float:
         """Which part of the speed of light a time reaches; 1 is the bound."""
@@ -106,13 +121,7 @@ def speed_of_light(work: Work, ceilings: Ceilings) -> Bound:
     if moved <= ceilings.cache_bytes:  # a flush leaves lines in place that a write-back cache may keep
         memory = min(memory, moved / ceilings.cache_bytes_per_s * 1e6)
     rate = ceilings.flops_per_s.get(work.dense_dtype) or max(ceilings.flops_per_s.values())
-    compute = work.flops / rate * 1e6
-    return Bound(
-        time_us=max(memory, compute),
-        memory_us=memory,
-        compute_us=compute,
-        limited_by="memory" if memory >= compute else "compute",
-    )
+    return Bound(memory_us=memory, compute_us=work.flops / rate * 1e6)
 
 
 def count_work(function: Callable[..., object], inputs: Sequence[object], state: Iterable[torch.Tensor] = ()) -> Work:
@@ -132,12 +141,13 @@ def count_work(function: Callable[..., object], inputs: Sequence[object], state:
     held = list(state)
     with torch.no_grad(), CountedFlops() as counter, TouchedStorages() as touched:
         output = function(*inputs)
-    read = {_identity(tensor): tensor for tensor in (*given, *held) if touched.covers(tensor)}
-    written = {_identity(tensor): tensor for tensor in tensors_in(output) if _identity(tensor) not in read}
+    read = {_identity(tensor): _bytes(tensor) for tensor in held if touched.covers(tensor)}
+    read |= {_identity(tensor): _nonzero_bytes(tensor) for tensor in given if touched.covers(tensor)}
+    written = {_identity(tensor): _bytes(tensor) for tensor in tensors_in(output) if _identity(tensor) not in read}
     floating = [tensor for tensor in given if tensor.is_floating_point()]
     return Work(
-        read_bytes=sum(map(_bytes, read.values())),
-        written_bytes=sum(map(_bytes, written.values())),
+        read_bytes=sum(read.values()),
+        written_bytes=sum(written.values()),
         flops=counter.total,
         dense_dtype=str(floating[0].dtype).removeprefix("torch.") if floating else "float32",
     )
@@ -281,3 +291,8 @@ def _bytes(tensor: torch.Tensor) -> int:
     """Bytes of distinct elements: expanded dimensions are stored once."""
     count = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0)
     return count * tensor.element_size()
+
+
+def _nonzero_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of distinct elements without the share of zeros."""
+    return round(_bytes(tensor) * tensor.count_nonzero().item() / max(tensor.numel(), 1))

@@ -35,7 +35,12 @@ def test_an_expanded_input_is_read_once() -> None:
     assert work.read_bytes <= 4000
 
 
-def test_a_time_below_the_bound_is_impossible_and_one_above_is_not() -> None:
+def test_zeros_among_the_inputs_need_not_be_read() -> None:
+    work = count_work(torch.matmul, [torch.eye(64), torch.ones(64, 64)])
+    assert work.read_bytes == 4 * (64 + 64 * 64)
+
+
+def test_a_time_below_what_the_bytes_need_is_impossible_and_one_above_is_not() -> None:
     bound = speed_of_light(Work(read_bytes=10**9, written_bytes=10**9, flops=0), DEVICE)
     assert bound.limited_by == "memory"
     assert bound.is_impossible(1000.0)
@@ -47,6 +52,14 @@ def test_arithmetic_bounds_what_moves_little() -> None:
     bound = speed_of_light(Work(read_bytes=100, written_bytes=100, flops=10**12), DEVICE)
     assert bound.limited_by == "compute"
     assert bound.time_us == 1e5
+
+
+def test_a_kernel_may_do_less_arithmetic_than_the_reference() -> None:
+    bound = speed_of_light(Work(read_bytes=10**9, written_bytes=0, flops=10**12), DEVICE)
+    assert not bound.is_impossible(50_000.0)
+    assert bound.seen_with(99_000.0) == bound
+    seen = bound.seen_with(50_000.0)
+    assert (seen.limited_by, seen.time_us, seen.fraction(50_000.0)) == ("memory", 1000.0, 0.02)
 
 
 def test_whatever_a_baseline_changes_is_as_before_afterwards() -> None:
