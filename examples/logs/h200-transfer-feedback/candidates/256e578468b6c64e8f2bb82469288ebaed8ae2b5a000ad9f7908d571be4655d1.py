@@ -1,0 +1,320 @@
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+_cpp_src = r"""
+#include <torch/types.h>
+torch::Tensor logcumsumexp_rows(torch::Tensor x);
+"""
+
+_cuda_src = r"""
+#include <torch/types.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime.h>
+#include <cstdint>
+
+namespace {
+
+constexpr int THREADS = 128;
+constexpr int WARPS = THREADS / 32;      // 4
+constexpr int TILES = 4;                 // tiles of 128 elements per warp
+constexpr int ITEMS = TILES * 4;         // 16 elements per thread
+constexpr int PER_WARP = TILES * 128;    // 512
+constexpr int CHUNK = WARPS * PER_WARP;  // 2048
+constexpr unsigned FULL_MASK = 0xffffffffu;
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
+// largest (warp max - warp min) for which the shared reference is used
+constexpr float SAFE_RANGE = 40.0f;
+
+__device__ __forceinline__ float neg_inf() { return __int_as_float(0xff800000); }
+__device__ __forceinline__ float pos_inf() { return __int_as_float(0x7f800000); }
+
+__device__ __forceinline__ float ex2f(float a) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+    return r;
+}
+__device__ __forceinline__ float lg2f(float a) {
+    float r;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+    return r;
+}
+
+// Stands for s * exp(m). m is never NaN; a NaN is carried in s.
+struct Pair {
+    float m, s;
+};
+
+__device__ __forceinline__ Pair ident() {
+    Pair p;
+    p.m = neg_inf();
+    p.s = 0.0f;
+    return p;
+}
+
+__device__ __forceinline__ Pair elem(float x) {
+    Pair p;
+    const bool bad = (x != x);
+    p.m = bad ? neg_inf() : x;
+    p.s = bad ? x : 1.0f;
+    return p;
+}
+
+__device__ __forceinline__ Pair comb(Pair a, Pair b) {
+    Pair r;
+    if (a.m == b.m) {
+        r.m = a.m;
+        r.s = a.s + b.s;
+    } else if (a.m > b.m) {
+        r.m = a.m;
+        r.s = a.s + b.s * expf(b.m - a.m);
+    } else {
+        r.m = b.m;
+        r.s = b.s + a.s * expf(a.m - b.m);
+    }
+    return r;
+}
+
+template <bool FULL>
+__global__ void __launch_bounds__(THREADS, FULL ? 12 : 8)
+logcumsumexp_kernel(const float* __restrict__ x, float* __restrict__ y, int64_t cols) {
+    __shared__ float sm_m[WARPS];
+    __shared__ float sm_s[WARPS];
+
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    const int64_t row = blockIdx.x;
+    const int64_t width = FULL ? (int64_t)CHUNK : cols;
+    const float* xr = x + row * width;
+    float* yr = y + row * width;
+    const int base = warp * PER_WARP + lane * 4;
+
+    Pair run = ident();  // everything before this chunk (general width only)
+
+    for (int64_t c0 = 0; c0 < width; c0 += CHUNK) {
+        float v[ITEMS];
+        if (FULL) {
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+                const float4 a = *reinterpret_cast<const float4*>(xr + base + t * 128);
+                v[4 * t + 0] = a.x;
+                v[4 * t + 1] = a.y;
+                v[4 * t + 2] = a.z;
+                v[4 * t + 3] = a.w;
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k) {
+                const int64_t idx = c0 + base + (k >> 2) * 128 + (k & 3);
+                v[k] = idx < width ? xr[idx] : neg_inf();
+            }
+        }
+        const float x0 = v[0];
+
+        // Warp maximum (NaN ignored: it shows up in the sums).
+        float mx = neg_inf(), mn = pos_inf();
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            mx = fmaxf(mx, v[k]);
+            mn = fminf(mn, v[k]);
+        }
+#pragma unroll
+        for (int o = 16; o > 0; o >>= 1) mx = fmaxf(mx, __shfl_xor_sync(FULL_MASK, mx, o));
+        const bool lane_ok = (mx < pos_inf()) && (mx > neg_inf()) && (mn >= mx - SAFE_RANGE);
+        const bool ok = __all_sync(FULL_MASK, lane_ok) != 0;  // same for the whole warp
+
+        Pair total;
+        float e[TILES];  // sum over the warp's elements before this lane's four of tile t
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) e[t] = 0.0f;
+        if (ok) {
+            const float m = mx;
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k) v[k] = ex2f((v[k] - m) * LOG2E);
+#pragma unroll
+            for (int j = 1; j < 4; ++j) {
+#pragma unroll
+                for (int t = 0; t < TILES; ++t) v[4 * t + j] += v[4 * t + j - 1];
+            }
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) e[t] = v[4 * t + 3];
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                float q[TILES];
+#pragma unroll
+                for (int t = 0; t < TILES; ++t) q[t] = __shfl_up_sync(FULL_MASK, e[t], o);
+                if (lane >= o) {
+#pragma unroll
+                    for (int t = 0; t < TILES; ++t) e[t] += q[t];
+                }
+            }
+            float before = 0.0f;  // tiles before tile t
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+                const float tile = __shfl_sync(FULL_MASK, e[t], 31);
+                const float up = __shfl_up_sync(FULL_MASK, e[t], 1);
+                e[t] = (lane == 0 ? 0.0f : up) + before;
+                before += tile;
+            }
+            total.m = m;
+            total.s = before;
+        } else {
+            // Rare: the elements are read again, one at a time.
+            total = ident();
+#pragma unroll 1
+            for (int k = 0; k < ITEMS; ++k) {
+                const int64_t idx = c0 + base + (k >> 2) * 128 + (k & 3);
+                const float xv = (FULL || idx < width) ? xr[idx] : neg_inf();
+                total = comb(total, elem(xv));
+            }
+#pragma unroll 1
+            for (int o = 16; o > 0; o >>= 1) {
+                Pair q;
+                q.m = __shfl_xor_sync(FULL_MASK, total.m, o);
+                q.s = __shfl_xor_sync(FULL_MASK, total.s, o);
+                total = comb(total, q);
+            }
+        }
+
+        if (lane == 0) {
+            sm_m[warp] = total.m;
+            sm_s[warp] = total.s;
+        }
+        __syncthreads();
+
+        // Sum over the warps before this one, in every group of WARPS lanes.
+        Pair c;
+        {
+            const int w = lane & (WARPS - 1);
+            const bool use = w < warp;
+            const float pm = use ? sm_m[w] : neg_inf();
+            const float ps = use ? sm_s[w] : 0.0f;
+            float cm = pm;
+#pragma unroll
+            for (int o = WARPS / 2; o > 0; o >>= 1)
+                cm = fmaxf(cm, __shfl_xor_sync(FULL_MASK, cm, o));
+            float cs = (pm == cm) ? ps : ps * ex2f((pm - cm) * LOG2E);
+#pragma unroll
+            for (int o = WARPS / 2; o > 0; o >>= 1)
+                cs += __shfl_xor_sync(FULL_MASK, cs, o);
+            c.m = cm;
+            c.s = cs;
+        }
+        if (!FULL) c = comb(run, c);
+
+        if (ok) {
+            const float m = total.m;
+            const float M = fmaxf(c.m, m);
+            const float a = (c.m >= m) ? c.s : c.s * ex2f((c.m - m) * LOG2E);
+            const float b = (c.m > m) ? ex2f((m - c.m) * LOG2E) : 1.0f;
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+                const float f = fmaf(b, e[t], a);
+#pragma unroll
+                for (int k = 0; k < 4; ++k)
+                    v[4 * t + k] = fmaf(lg2f(fmaf(b, v[4 * t + k], f)), LN2, M);
+                // the first output of a row is its first input
+                if (t == 0 && threadIdx.x == 0 && c0 == 0) v[0] = x0;
+                if (FULL) {
+                    __stcs(reinterpret_cast<float4*>(yr + base + t * 128),
+                           make_float4(v[4 * t], v[4 * t + 1], v[4 * t + 2], v[4 * t + 3]));
+                } else {
+#pragma unroll
+                    for (int k = 0; k < 4; ++k) {
+                        const int64_t idx = c0 + base + t * 128 + k;
+                        if (idx < width) yr[idx] = v[4 * t + k];
+                    }
+                }
+            }
+        } else {
+#pragma unroll 1
+            for (int t = 0; t < TILES; ++t) {
+                const int64_t first = c0 + base + t * 128;
+                Pair p = ident();
+#pragma unroll 1
+                for (int k = 0; k < 4; ++k) {
+                    const float xv = (FULL || first + k < width) ? xr[first + k] : neg_inf();
+                    p = comb(p, elem(xv));
+                }
+#pragma unroll 1
+                for (int o = 1; o < 32; o <<= 1) {
+                    Pair q;
+                    q.m = __shfl_up_sync(FULL_MASK, p.m, o);
+                    q.s = __shfl_up_sync(FULL_MASK, p.s, o);
+                    if (lane >= o) p = comb(q, p);
+                }
+                Pair ex, tile;
+                ex.m = __shfl_up_sync(FULL_MASK, p.m, 1);
+                ex.s = __shfl_up_sync(FULL_MASK, p.s, 1);
+                tile.m = __shfl_sync(FULL_MASK, p.m, 31);
+                tile.s = __shfl_sync(FULL_MASK, p.s, 31);
+                if (lane == 0) ex = ident();
+                Pair r = comb(c, ex);
+#pragma unroll 1
+                for (int k = 0; k < 4; ++k) {
+                    if (FULL || first + k < width) {
+                        r = comb(r, elem(xr[first + k]));
+                        yr[first + k] = r.m + logf(r.s);
+                    }
+                }
+                c = comb(c, tile);
+            }
+        }
+
+        if (!FULL) {
+#pragma unroll 1
+            for (int w = 0; w < WARPS; ++w) {
+                Pair q;
+                q.m = sm_m[w];
+                q.s = sm_s[w];
+                run = comb(run, q);
+            }
+            __syncthreads();  // shared totals are rewritten by the next chunk
+        }
+    }
+}
+
+}  // namespace
+
+torch::Tensor logcumsumexp_rows(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda(), "x must be a CUDA tensor");
+    TORCH_CHECK(x.scalar_type() == at::kFloat, "x must be float32");
+    TORCH_CHECK(x.dim() == 2, "x must have two dimensions");
+    at::Tensor xc = x.contiguous();
+    at::Tensor y = at::empty(xc.sizes(), xc.options());
+    const int64_t rows = xc.size(0);
+    const int64_t cols = xc.size(1);
+    if (rows == 0 || cols == 0) return y;
+    TORCH_CHECK(rows <= 2147483647LL, "too many rows");
+
+    const float* xp = xc.data_ptr<float>();
+    float* yp = y.data_ptr<float>();
+    cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+    const bool aligned = (reinterpret_cast<uintptr_t>(xp) % 16 == 0) &&
+                         (reinterpret_cast<uintptr_t>(yp) % 16 == 0);
+    const dim3 grid(static_cast<unsigned>(rows));
+    if (cols == CHUNK && aligned) {
+        logcumsumexp_kernel<true><<<grid, THREADS, 0, stream>>>(xp, yp, cols);
+    } else {
+        logcumsumexp_kernel<false><<<grid, THREADS, 0, stream>>>(xp, yp, cols);
+    }
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+}
+"""
+
+_ext = load_inline(
+    name="logcumsumexp_rows_v4_wide",
+    cpp_sources=_cpp_src,
+    cuda_sources=_cuda_src,
+    functions=["logcumsumexp_rows"],
+    extra_cuda_cflags=["-O3"],
+    verbose=False,
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _ext.logcumsumexp_rows(x)

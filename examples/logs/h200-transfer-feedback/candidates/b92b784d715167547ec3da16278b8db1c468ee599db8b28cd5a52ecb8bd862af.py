@@ -1,0 +1,361 @@
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+_CPP = r"""
+torch::Tensor column_softmax_scale(torch::Tensor x, torch::Tensor weight);
+"""
+
+_CUDA = r"""
+#include <torch/types.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime.h>
+#include <cstdint>
+
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr unsigned kFull = 0xffffffffu;
+
+__device__ __forceinline__ float neg_inf() { return __int_as_float(0xff800000); }
+
+__device__ __forceinline__ float exp_fast(float d) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d * kLog2e));
+    return r;
+}
+
+__device__ __forceinline__ float4 load_stream(const float* p) {
+    float4 r;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w) : "l"(p));
+    return r;
+}
+
+__device__ __forceinline__ void copy_async16(unsigned dst, const float* src) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :: "r"(dst), "l"(src) : "memory");
+}
+
+__device__ __forceinline__ float warp_max4(float v) {
+    // over the 4 lanes that share lane & 7
+    v = fmaxf(v, __shfl_xor_sync(kFull, v, 16));
+    v = fmaxf(v, __shfl_xor_sync(kFull, v, 8));
+    return v;
+}
+
+constexpr int kRows = 1024;      // rows held by one block
+constexpr int kCols = 32;        // columns of one block: one 128-byte line per row
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;                 // 16
+constexpr int kRowsPerPass = kThreads / (kCols / 4);  // 64
+constexpr int kPasses = kRows / kRowsPerPass / 2;     // 8 in registers, 8 in shared memory
+constexpr int kParts = 2 * kWarps;                    // partials of a column: 32
+constexpr int kTileBytes = kPasses * kThreads * 16;   // 64 KB
+static_assert(kParts == 32, "one lane for each partial");
+static_assert(kCols == 2 * kWarps, "one warp merges two columns");
+
+// Sums over the 4 lanes of a quad position; each lane ends with one column
+// and posts its (max, sum).
+__device__ __forceinline__ void post_partial(
+    float2* row, int lane, float m0, float m1, float m2, float m3,
+    float s0, float s1, float s2, float s3) {
+    const bool h16 = (lane & 16) != 0;
+    const bool h8 = (lane & 8) != 0;
+    float k0 = h16 ? s2 : s0;
+    float k1 = h16 ? s3 : s1;
+    const float t0 = h16 ? s0 : s2;
+    const float t1 = h16 ? s1 : s3;
+    k0 += __shfl_xor_sync(kFull, t0, 16);
+    k1 += __shfl_xor_sync(kFull, t1, 16);
+    float k = h8 ? k1 : k0;
+    const float t = h8 ? k0 : k1;
+    k += __shfl_xor_sync(kFull, t, 8);
+    const float mlo = h8 ? m1 : m0;
+    const float mhi = h8 ? m3 : m2;
+    const float mk = h16 ? mhi : mlo;
+    const int col = (lane & 7) * 4 + (h16 ? 2 : 0) + (h8 ? 1 : 0);
+    row[col] = make_float2(mk, k);
+}
+
+__global__ void __launch_bounds__(kThreads, 2)
+tile_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+            float* __restrict__ out, int64_t columns, unsigned tiles) {
+    extern __shared__ __align__(16) float4 sh_tile[];      // kPasses x kThreads
+    __shared__ __align__(16) float2 sh_part[kParts][kCols + 1];
+    __shared__ __align__(16) float sh_fac[kParts][kCols + 4];
+
+    const int tid = threadIdx.x;
+    const int lane = tid & 31;
+    const int warp = tid >> 5;
+    const int quad = tid & 7;
+    const int row0 = tid >> 3;
+
+    const unsigned batch = blockIdx.x / tiles;
+    const unsigned tile = blockIdx.x - batch * tiles;
+
+    const int64_t base = (static_cast<int64_t>(batch) * kRows + row0) * columns
+                       + static_cast<int64_t>(tile) * kCols + quad * 4;
+    const int64_t step = static_cast<int64_t>(kRowsPerPass) * columns;
+
+    // First half of the rows to registers, second half to this thread's own
+    // slots of shared memory; everything is in flight together.
+    float4 v[kPasses];
+    {
+        const float* p = x + base;
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            v[i] = load_stream(p);
+            p += step;
+        }
+        const unsigned dst = static_cast<unsigned>(__cvta_generic_to_shared(sh_tile + tid));
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            copy_async16(dst + i * (kThreads * 16), p);
+            p += step;
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    const float* wp = weight + static_cast<int64_t>(tile) * kCols + 2 * warp;
+    const float w0 = __ldg(wp);
+    const float w1 = __ldg(wp + 1);
+
+    // Register half: maximum of each column over the rows of this warp, then
+    // exponentials against it and their sums.
+    {
+        float m0 = neg_inf(), m1 = neg_inf(), m2 = neg_inf(), m3 = neg_inf();
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            m0 = fmaxf(m0, v[i].x);
+            m1 = fmaxf(m1, v[i].y);
+            m2 = fmaxf(m2, v[i].z);
+            m3 = fmaxf(m3, v[i].w);
+        }
+        m0 = warp_max4(m0);
+        m1 = warp_max4(m1);
+        m2 = warp_max4(m2);
+        m3 = warp_max4(m3);
+
+        float s0 = 0.f, s1 = 0.f, s2 = 0.f, s3 = 0.f;
+        const float a0 = (m0 == neg_inf()) ? 0.f : m0;
+        const float a1 = (m1 == neg_inf()) ? 0.f : m1;
+        const float a2 = (m2 == neg_inf()) ? 0.f : m2;
+        const float a3 = (m3 == neg_inf()) ? 0.f : m3;
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            v[i].x = exp_fast(v[i].x - a0);
+            v[i].y = exp_fast(v[i].y - a1);
+            v[i].z = exp_fast(v[i].z - a2);
+            v[i].w = exp_fast(v[i].w - a3);
+            s0 += v[i].x;
+            s1 += v[i].y;
+            s2 += v[i].z;
+            s3 += v[i].w;
+        }
+        post_partial(sh_part[warp], lane, m0, m1, m2, m3, s0, s1, s2, s3);
+    }
+
+    // Shared-memory half: the same. A thread reads only what it copied itself.
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    {
+        float m0 = neg_inf(), m1 = neg_inf(), m2 = neg_inf(), m3 = neg_inf();
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            const float4 u = sh_tile[i * kThreads + tid];
+            m0 = fmaxf(m0, u.x);
+            m1 = fmaxf(m1, u.y);
+            m2 = fmaxf(m2, u.z);
+            m3 = fmaxf(m3, u.w);
+        }
+        m0 = warp_max4(m0);
+        m1 = warp_max4(m1);
+        m2 = warp_max4(m2);
+        m3 = warp_max4(m3);
+
+        // Read again below rather than keep 32 more registers alive.
+        asm volatile("" ::: "memory");
+
+        float s0 = 0.f, s1 = 0.f, s2 = 0.f, s3 = 0.f;
+        const float a0 = (m0 == neg_inf()) ? 0.f : m0;
+        const float a1 = (m1 == neg_inf()) ? 0.f : m1;
+        const float a2 = (m2 == neg_inf()) ? 0.f : m2;
+        const float a3 = (m3 == neg_inf()) ? 0.f : m3;
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            float4 u = sh_tile[i * kThreads + tid];
+            u.x = exp_fast(u.x - a0);
+            u.y = exp_fast(u.y - a1);
+            u.z = exp_fast(u.z - a2);
+            u.w = exp_fast(u.w - a3);
+            s0 += u.x;
+            s1 += u.y;
+            s2 += u.z;
+            s3 += u.w;
+            sh_tile[i * kThreads + tid] = u;
+        }
+        post_partial(sh_part[kWarps + warp], lane, m0, m1, m2, m3, s0, s1, s2, s3);
+    }
+    __syncthreads();
+
+    // Warp number c merges columns 2c and 2c + 1 over the 32 partials.
+    {
+        const float2 pa = sh_part[lane][2 * warp];
+        const float2 pb = sh_part[lane][2 * warp + 1];
+        float topa = pa.x;
+        float topb = pb.x;
+        #pragma unroll
+        for (int d = 16; d > 0; d >>= 1) {
+            topa = fmaxf(topa, __shfl_xor_sync(kFull, topa, d));
+            topb = fmaxf(topb, __shfl_xor_sync(kFull, topb, d));
+        }
+        const float ea = exp_fast(pa.x - topa);
+        const float eb = exp_fast(pb.x - topb);
+        float totala = pa.y * ea;
+        float totalb = pb.y * eb;
+        #pragma unroll
+        for (int d = 16; d > 0; d >>= 1) {
+            totala += __shfl_xor_sync(kFull, totala, d);
+            totalb += __shfl_xor_sync(kFull, totalb, d);
+        }
+        *reinterpret_cast<float2*>(&sh_fac[lane][2 * warp]) =
+            make_float2(ea * (w0 / totala), eb * (w1 / totalb));
+    }
+    __syncthreads();
+
+    float* q = out + base;
+    {
+        const float4 f = *reinterpret_cast<const float4*>(&sh_fac[warp][quad * 4]);
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            float4 r;
+            r.x = v[i].x * f.x;
+            r.y = v[i].y * f.y;
+            r.z = v[i].z * f.z;
+            r.w = v[i].w * f.w;
+            __stcs(reinterpret_cast<float4*>(q), r);
+            q += step;
+        }
+    }
+    {
+        const float4 f = *reinterpret_cast<const float4*>(&sh_fac[kWarps + warp][quad * 4]);
+        #pragma unroll
+        for (int i = 0; i < kPasses; ++i) {
+            const float4 u = sh_tile[i * kThreads + tid];
+            float4 r;
+            r.x = u.x * f.x;
+            r.y = u.y * f.y;
+            r.z = u.z * f.z;
+            r.w = u.w * f.w;
+            __stcs(reinterpret_cast<float4*>(q), r);
+            q += step;
+        }
+    }
+}
+
+// Any shape: 32 columns by 8 row groups, three sweeps over the rows.
+__global__ void __launch_bounds__(256)
+general_kernel(const float* __restrict__ x, const float* __restrict__ weight,
+               float* __restrict__ out, int64_t rows, int64_t columns, int64_t tiles) {
+    __shared__ float part[8][32];
+    const int tx = threadIdx.x;
+    const int ty = threadIdx.y;
+    const int64_t batch = static_cast<int64_t>(blockIdx.x) / tiles;
+    const int64_t tile = static_cast<int64_t>(blockIdx.x) - batch * tiles;
+    const int64_t col = tile * 32 + tx;
+    const bool live = col < columns;
+    const int64_t base = batch * rows * columns + col;
+
+    float m = neg_inf();
+    if (live) {
+        for (int64_t r = ty; r < rows; r += 8) m = fmaxf(m, x[base + r * columns]);
+    }
+    part[ty][tx] = m;
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) m = fmaxf(m, part[i][tx]);
+    __syncthreads();
+
+    float s = 0.f;
+    if (live) {
+        for (int64_t r = ty; r < rows; r += 8) s += expf(x[base + r * columns] - m);
+    }
+    part[ty][tx] = s;
+    __syncthreads();
+    float total = 0.f;
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) total += part[i][tx];
+
+    if (live) {
+        const float f = weight[col] / total;
+        for (int64_t r = ty; r < rows; r += 8) {
+            const int64_t at = base + r * columns;
+            out[at] = expf(x[at] - m) * f;
+        }
+    }
+}
+
+}  // namespace
+
+torch::Tensor column_softmax_scale(torch::Tensor x_in, torch::Tensor weight_in) {
+    TORCH_CHECK(x_in.is_cuda() && weight_in.is_cuda(), "expected CUDA tensors");
+    TORCH_CHECK(x_in.scalar_type() == at::kFloat && weight_in.scalar_type() == at::kFloat,
+                "expected float32 tensors");
+    TORCH_CHECK(x_in.dim() == 3, "expected a batch of matrices");
+    TORCH_CHECK(weight_in.dim() == 1 && weight_in.size(0) == x_in.size(2),
+                "weight does not match the columns");
+
+    const c10::cuda::CUDAGuard guard(x_in.device());
+    const at::Tensor x = x_in.contiguous();
+    const at::Tensor weight = weight_in.contiguous();
+    at::Tensor out = at::empty(x.sizes(), x.options());
+    if (x.numel() == 0) return out;
+
+    const int64_t batch = x.size(0);
+    const int64_t rows = x.size(1);
+    const int64_t columns = x.size(2);
+    const float* xp = x.data_ptr<float>();
+    const float* wp = weight.data_ptr<float>();
+    float* op = out.data_ptr<float>();
+    cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+
+    const bool aligned = (reinterpret_cast<uintptr_t>(xp) % 16 == 0) &&
+                         (reinterpret_cast<uintptr_t>(op) % 16 == 0);
+    if (rows == kRows && columns % kCols == 0 && aligned) {
+        const int64_t tiles = columns / kCols;
+        TORCH_CHECK(batch * tiles <= 2147483647LL, "too many tiles");
+        C10_CUDA_CHECK(cudaFuncSetAttribute(
+            tile_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileBytes));
+        // Two blocks per SM need about 156 of 228 KB.
+        C10_CUDA_CHECK(cudaFuncSetAttribute(
+            tile_kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 70));
+        tile_kernel<<<static_cast<unsigned>(batch * tiles), kThreads, kTileBytes, stream>>>(
+            xp, wp, op, columns, static_cast<unsigned>(tiles));
+    } else {
+        const int64_t tiles = (columns + 31) / 32;
+        TORCH_CHECK(batch * tiles <= 2147483647LL, "too many tiles");
+        general_kernel<<<static_cast<unsigned>(batch * tiles), dim3(32, 8), 0, stream>>>(
+            xp, wp, op, rows, columns, tiles);
+    }
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+}
+"""
+
+_ext = load_inline(
+    name="column_softmax_scale_ext",
+    cpp_sources=_CPP,
+    cuda_sources=_CUDA,
+    functions=["column_softmax_scale"],
+    extra_cuda_cflags=["-O3"],
+)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(columns) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _ext.column_softmax_scale(x, self.weight)
