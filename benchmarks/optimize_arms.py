@@ -32,6 +32,9 @@ def main() -> None:
     parser.add_argument("--measured-at", required=True, help="commit whose evaluation measured")
     parser.add_argument("--device", required=True, help="device, driver and versions")
     parser.add_argument("--baseline", default="eager")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="NAME=TASK,…", help="these tasks on their own too"
+    )
     options = parser.parse_args()
     runs = [read_run(options.first), read_run(options.second)]
     figures: dict[str, Any] = {
@@ -40,10 +43,28 @@ def main() -> None:
         "settings": {name: runs[0].facts[name] for name in sorted(runs[0].facts) if not name.startswith("tasks")},
         "baseline": options.baseline,
         "arms": {run.arm: arm(run, options.baseline) for run in runs},
-        "paired": [step(runs, number, options.baseline) for number in range(1, longest(runs) + 1)],
-        "winners": compared(runs, [run.speedups(options.baseline) for run in runs], "winners"),
+        **paired(runs, options.baseline, frozenset()),
     }
+    named = dict(group.split("=") for group in options.group)
+    figures["groups"] = {name: paired(runs, options.baseline, frozenset(named[name].split(","))) for name in named}
     write_results(options.out, figures)
+
+
+def paired(runs: list[RunView], baseline: str, wanted: frozenset[str]) -> dict[str, Any]:
+    """Both arms after each step and at the end, over the tasks named in ``wanted``, or over all when it is empty."""
+
+    def kept(reached: list[dict[str, float | None]]) -> list[dict[str, float | None]]:
+        return [{k: v for k, v in found.items() if not wanted or k.rsplit("/", 1)[-1] in wanted} for found in reached]
+
+    if wanted:
+        print(f"{len(wanted)} tasks: {', '.join(sorted(wanted))}")
+    return {
+        "paired": [
+            {"steps": number, **compared(runs, kept(after(runs, number, baseline)), f"after {number} steps")}
+            for number in range(1, longest(runs) + 1)
+        ],
+        "winners": compared(runs, kept([run.speedups(baseline) for run in runs]), "winners"),
+    }
 
 
 def arm(run: RunView, baseline: str) -> dict[str, Any]:
@@ -84,10 +105,9 @@ def longest(runs: list[RunView]) -> int:
     return max(len(task.steps) for run in runs for task in run.tasks)
 
 
-def step(runs: list[RunView], number: int, baseline: str) -> dict[str, Any]:
-    """Both arms after ``number`` steps, and their paired ratio."""
-    reached = [{task.ref.task_id: best_after(task, number, baseline) for task in run.tasks} for run in runs]
-    return {"steps": number, **compared(runs, reached, f"after {number} steps")}
+def after(runs: list[RunView], number: int, baseline: str) -> list[dict[str, float | None]]:
+    """For each run the best of every task after ``number`` steps."""
+    return [{task.ref.task_id: best_after(task, number, baseline) for task in run.tasks} for run in runs]
 
 
 def compared(runs: list[RunView], reached: list[dict[str, float | None]], title: str) -> dict[str, Any]:

@@ -14,13 +14,33 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
-EVALUATION, EXAMPLES = "docs/evaluation.md", "examples/logs/README.md"
+EVALUATION, EXAMPLES, OPTIMIZER = "docs/evaluation.md", "examples/logs/README.md", "docs/optimizer.md"
 RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as eager with the memory and {:.2f}× without it"
 FIGURES = [
     ("README.md", RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
     ("README.md", RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
     (EXAMPLES, RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
     (EXAMPLES, RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
+    *(
+        (page, RATIO, "optimize-h200-transfer/winners/ratio", ("ratio", "low", "high"))
+        for page in ("README.md", "CHANGELOG.md", EXAMPLES, OPTIMIZER, "docs/decisions/0010-show-a-verified-kernel.md")
+    ),
+    *(
+        (page, RATIO, f"optimize-h200-transfer/paired/{step}/ratio", ("ratio", "low", "high"))
+        for page in (EXAMPLES, OPTIMIZER)
+        for step in range(4)
+    ),
+    *(
+        (page, RATIO, f"optimize-h200-transfer/groups/{group}/winners/ratio", ("ratio", "low", "high"))
+        for page in (EXAMPLES, OPTIMIZER)
+        for group in ("arithmetic", "memory")
+    ),
+    *(
+        (OPTIMIZER, RATIO, f"optimize-h200-transfer/groups/{group}/paired/{step}/ratio", ("ratio", "low", "high"))
+        for group in ("arithmetic", "memory")
+        for step in range(4)
+    ),
+    (EXAMPLES, BOTH, "optimize-h200-transfer/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200-compute/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EVALUATION, "{:.0f} × ({:,.0f} against", "evaluation-h200/summary", ("against_sequential", "ours_per_hour")),
@@ -48,7 +68,7 @@ def figure(place: str) -> Any:
     file, *keys = place.split("/")
     data: Any = json.loads((ROOT / "benchmarks/results" / f"{file}.json").read_text())
     for key in keys:
-        data = data[key]
+        data = data[int(key) if isinstance(data, list) else key]
     return data
 
 
