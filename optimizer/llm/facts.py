@@ -23,9 +23,8 @@ def _profile(measurement: Measurement) -> list[str]:
     lines = [_limit(profile)]
     if profile.bound_us is not None and profile.fraction_of_bound is not None:
         share = f"{100 * profile.fraction_of_bound:.0f} %"
-        lines.append(
-            f"lowest possible time on this device: {_duration(profile.bound_us)}; {share} of that speed is reached"
-        )
+        least = f"least time for the task's bytes and the reference's arithmetic: {_duration(profile.bound_us)}"
+        lines.append(f"{least}; {share} of that speed is reached")
     return lines + list(profile.findings)
 
 

@@ -97,7 +97,7 @@ def test_an_optimize_prompt_holds_the_parent_its_measurement_and_what_memory_kno
         "PyTorch eager: 4 ms",
         "2.00x as fast",
         "the task is limited by: memory (counted on the reference; what limits this candidate was not measured)",
-        "lowest possible time on this device: 500 us; 25 % of that speed is reached",
+        "least time for the task's bytes and the reference's arithmetic: 500 us; 25 % of that speed is reached",
         "half of the loads are scalar",
         "memory access\nMove fewer bytes.",
         "id: s-7",
