@@ -21,7 +21,7 @@ from optimizer.evaluation.judge.failure import Failure
 from optimizer.evaluation.judging import Judging, ending
 from optimizer.evaluation.process.spawn import ForkServer
 
-_CLOCK_RULES = frozenset({"clock", "unsteady", "cache"})
+_CLOCK_RULES = frozenset({"clock", "cache"})
 """Findings of clocks that contradict each other."""
 _CROWDED = re.compile(r"out of memory|CUDA error: (?:memory|resource)", re.IGNORECASE)
 """Failures that the other evaluations on a device may have caused."""

@@ -37,8 +37,6 @@ from optimizer.evaluation.judge.watch import (
     UNSEEN,
     UnseenInputs,
     all_work_is_timed,
-    clocks_disagree,
-    disagree,
     seen_from_outside,
     timed_outputs_right,
     unseen_cost_the_same,
@@ -234,18 +232,21 @@ class Evaluation:
         return found
 
     def _timed_again(self, timing: Timing, eager: Timing, checked: Checked, reference: Reference) -> Timing:
-        """A surprising speed-up must show again in a fresh process; the slower figure counts."""
+        """A surprising speed-up is measured again in a fresh process, and the slower figure counts.
+
+        They may be far apart without anybody's fault: on a CPU one process returns the pages of an output at each call
+        and another keeps them.
+        """
         if eager.median_us < _SUSPICIOUS * timing.median_us:
             return timing
         calls = self._prepare(self._fresh(self._job.candidate_source), checked)
         with self._gate.alone():
             again = self._timed(calls, checked, reference)
         self._look_back(checked, reference)
-        if disagree(timing, again):
-            message = f"two fresh processes measured {timing.median_us:.1f} and {again.median_us:.1f} µs"
-            ratio = min(timing.median_us, again.median_us) / max(timing.median_us, again.median_us)
-            raise clocks_disagree("unsteady", message, ratio, self._job.backend, self._load.is_busy)
-        self.notes.append(f"more than {_SUSPICIOUS:g} times faster than eager: measured again in a fresh process")
+        self.notes.append(
+            f"more than {_SUSPICIOUS:g} times faster than eager: {timing.median_us:.1f} µs, measured again in a fresh "
+            f"process {again.median_us:.1f} µs; the slower counts"
+        )
         return max(timing, again, key=lambda value: value.median_us)
 
     def _against_incumbent(self, checked: Checked) -> dict[str, Any]:

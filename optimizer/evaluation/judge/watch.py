@@ -79,9 +79,8 @@ def clocks_disagree(rule: str, message: str, ratio: float, backend: str, busy: C
     """The verdict on two times of which the smaller is ``ratio`` of the larger.
 
     On a CPU that others keep busy a moderate difference says nothing about the candidate; a large one is never load.
-    Two whole measurements may lie any way apart there: threads that wait for each other on taken cores.
     """
-    if backend == "cpu" and (ratio >= _LOAD_EXPLAINS or rule == "unsteady") and busy():
+    if backend == "cpu" and ratio >= _LOAD_EXPLAINS and busy():
         finding = GuardFinding(rule=rule, message=message, fatal=False)
         reason = f"the machine is too busy to time this candidate: {message}"
         return Failure(Outcome.INFRA_ERROR, "timing", reason, findings=(finding,))
@@ -156,9 +155,3 @@ def unseen_cost_the_same(cell: Cell, unseen: UnseenInputs, backend: str, busy: C
             return
     message = f"inputs never seen take {max(first, new):.1f} µs, the same again {again:.1f} µs"
     raise clocks_disagree("cache", message, again / max(first, new), backend, busy)
-
-
-def disagree(first: Timing, second: Timing) -> bool:
-    """Whether two measurements of one kernel in fresh processes differ beyond noise."""
-    ratio = first.median_us / second.median_us
-    return not 0.5 < ratio < 2.0
