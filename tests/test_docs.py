@@ -40,6 +40,15 @@ FIGURES = [
         for group in ("arithmetic", "memory")
         for step in range(4)
     ),
+    *(
+        (page, RATIO, f"first-calls-h200/pairs/{arms}", ("ratio", "low", "high"))
+        for page, pairs in (
+            (EXAMPLES, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
+            (OPTIMIZER, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
+            ("docs/decisions/0010-show-a-verified-kernel.md", ("htam|feedback", "shuffled|feedback")),
+        )
+        for arms in pairs
+    ),
     (EXAMPLES, BOTH, "optimize-h200-transfer/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200-compute/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
