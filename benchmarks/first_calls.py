@@ -1,8 +1,9 @@
 """What first answers reach, arm by arm: ``python -P benchmarks/first_calls.py ARM=RESULTS… --out NAME …``.
 
-RESULTS are files of ``python -m optimizer.evaluation.worker``. An arm named several times was asked several times: the
-geometric mean of its speedups over eager counts for a task, a failure as 1. Prints and writes to
-benchmarks/results/NAME.json each arm's speedups and the ratio of each pair of arms over the tasks that both have.
+RESULTS are files of ``python -m optimizer.evaluation.worker``, of jobs named SUITE/LEVEL/TASK and more. An arm named
+several times was asked several times: the geometric mean of its speedups over eager counts for a task, a failure as 1.
+Prints and writes to benchmarks/results/NAME.json each arm's speedups and the ratio of each pair of arms over the tasks
+that both have.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--device", required=True, help="device, driver and versions")
     parser.add_argument("--only", default="", metavar="TASK,…", help="leave out all other tasks")
     options = parser.parse_args()
-    wanted = set(filter(None, options.only.split(",")))
+    wanted = frozenset(filter(None, options.only.split(",")))
     arms: dict[str, Draws] = {}
     for name, _, file in (text.partition("=") for text in options.results):
         merge(arms.setdefault(name, {}), Path(file), wanted)
@@ -49,12 +50,12 @@ def main() -> None:
     write_results(options.out, figures)
 
 
-def merge(arm: Draws, file: Path, wanted: Iterable[str]) -> None:
+def merge(arm: Draws, file: Path, wanted: Container[str]) -> None:
     """Add the speedups of ``file`` to those of ``arm``."""
     found = defaultdict(list, arm)
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        task = next(part for part in row["job_id"].split("/")[2:] if part)
+        task = row["job_id"].split("/")[2]
         if not wanted or task in wanted:
             found[task].append(decode(Measurement, row["measurement"]).speedup("eager") or 1.0)
     arm.update(found)
@@ -62,7 +63,7 @@ def merge(arm: Draws, file: Path, wanted: Iterable[str]) -> None:
 
 def compared(arms: dict[str, Draws], one: str, two: str) -> dict[str, Any]:
     """The ratio of two arms with its interval; printed too."""
-    means = [{task: math.exp(sum(map(math.log, v)) / len(v)) for task, v in arms[arm].items()} for arm in (one, two)]
+    means = [{task: geometric_mean(draws) for task, draws in arms[arm].items()} for arm in (one, two)]
     both = pair(*means)
     if both is None:
         raise SystemExit(f"{one} and {two} share no task")
