@@ -1,11 +1,16 @@
-"""Candidates: source files that define ``ModelNew``."""
+"""Candidates: source files that define ``ModelNew``; their identity and their syntax trees."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
+import os
+import threading
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Language(StrEnum):
@@ -14,6 +19,7 @@ class Language(StrEnum):
     CUDA = "cuda"
     TRITON = "triton"
     CPP = "cpp"
+    NUMBA = "numba"
     TORCH = "torch"
 
 
@@ -42,3 +48,42 @@ class Candidate:
     def sha256(self) -> str:
         """Identity of the candidate."""
         return source_hash(self.source)
+
+
+class _Turns:
+    """Whose turn it is to parse; a forked child starts with nobody's."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._anew)
+
+    def _anew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_TURNS = _Turns()
+
+
+def syntax_tree(source: str) -> ast.Module:
+    """Syntax tree of ``source``; what the parser warns of, such as unknown escapes, is the author's business.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: as :func:`ast.parse` does.
+    """
+    with _TURNS.lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
+def expression_tree(source: str) -> ast.expr:
+    """Syntax tree of one expression; raises what :func:`syntax_tree` does."""
+    with _TURNS.lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, mode="eval").body
+
+
+def python_literal(source: str) -> Any:
+    """What the Python literal ``source`` spells; raises what :func:`ast.literal_eval` does."""
+    with _TURNS.lock:
+        return ast.literal_eval(source)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -21,7 +22,10 @@ _PLAIN = (str, float, int)
 
 
 def encode(value: object) -> Any:
-    """Return ``value`` as dicts, lists, strings, numbers, booleans and None; omits nothing."""
+    """Return ``value`` as dicts, lists, strings, finite numbers, booleans and None; omits nothing.
+
+    NaN and infinities become None: JSON has no word for them, and what reads the strict kind refuses the file.
+    """
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -32,6 +36,8 @@ def encode(value: object) -> Any:
         return sorted(encode(item) for item in value)
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 

@@ -9,7 +9,7 @@ HtamError
 ├── BudgetExceededError  a hard limit in money, tokens, calls or time was reached
 └── UnavailableError   something the host lacks (GPU, key, package, network)
 
-Outcomes of candidates are never exceptions; they are :class:`artifacts.outcome.Outcome` values.
+Outcomes of candidates are never exceptions; they are :class:`artifacts.measurement.Outcome` values.
 """
 
 from __future__ import annotations

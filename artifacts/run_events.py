@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from artifacts.measurement import Measurement
-from artifacts.state import State
+from artifacts.measurement import Doubt, Measurement
 from artifacts.task import TaskRef
+from artifacts.trajectory import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,16 @@ class LoggedStep:
     Attributes:
         step_id: unique within the task, e.g. ``2.0`` (step 2, candidate 0).
         parent_id: step the candidate was derived from; None when it was written from the reference.
+        incumbent_id: step of the candidate that it was timed against and that ``faster_than_incumbent`` speaks of.
+        best_id: the task's best candidate once this step was learnt; only one that its paired test does not call
+            slower can become it.
         index: zero-based step; all candidates of a step share it.
         mode: ``first``, ``repair``, ``optimize`` or ``tune``.
         candidate_sha256, parent_sha256: sources in ``candidates/``; empty when the answer held no code.
         direction: direction id, empty when nothing was chosen (feedback only, gated).
         plan: what the LLM was asked to do in one paragraph, or what it says it did.
+        shown: part of the prompt (``strategies``, ``device experience``, ``reference kernel``, ...) → ids of the
+            strategies, transitions or steps that stood in it.
         measurement: None when the answer held no usable code; ``error`` then says why.
         choice_probability: probability with which the arm chose this direction.
         explored: the direction was drawn at random by the exploration share.
@@ -58,6 +63,9 @@ class LoggedStep:
     plan: str
     state: State
     measurement: Measurement | None
+    incumbent_id: str | None = None
+    best_id: str | None = None
+    shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: str = ""
     choice_probability: float | None = None
     explored: bool = False
@@ -71,7 +79,8 @@ class TaskFinished:
     Attributes:
         reason: why the search stopped (steps used, near the bound, budget, stopped by the user).
         best_step: step id of the winner, empty when no candidate was correct.
-        speedups: baseline name → speedup of the winner, from ``confirmed`` where there is one.
+        speedups: ``fastest`` and every baseline → speedup of the winner, from ``confirmed`` where there is one.
+        doubts: why these speedups should be believed less.
         confirmed: the winner measured again after the search, in a new process with other seeds; None when the run
             did not ask for it or the host failed.
         refuted: step id → why a faster candidate that failed then is not the winner.
@@ -83,5 +92,6 @@ class TaskFinished:
     best_step: str = ""
     best_sha256: str = ""
     speedups: Mapping[str, float] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
     confirmed: Measurement | None = None
     refuted: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 Layout::
 
     RUN/manifest.json         what the run is: settings, tasks, memory reference; written once
-    RUN/events.jsonl          one event a line, written before it counts
+    RUN/events.jsonl          one event a line, written before it counts; events.jsonl.gz of a run that is over
     RUN/candidates/<sha>.py   sources by identity
 
 A line that was cut by a crash is dropped on reading and cut off before the next append, so a run
@@ -15,6 +15,7 @@ again and survive the process, not a power cut. Only one process may write.
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import threading
@@ -37,11 +38,12 @@ EVENT_KINDS = (
     "measurement",
     "step",
     "task_finished",
+    "steps_changed",
     "note",
 )
 """What may happen in a run; payload records are in :mod:`artifacts.run_events`."""
 
-PAID_KINDS = frozenset({"answer", "measurement", "task_finished", "note"})
+PAID_KINDS = frozenset({"answer", "measurement", "task_finished", "steps_changed", "note"})
 """Events that nothing else in the log could bring back."""
 
 
@@ -188,10 +190,16 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def _packed(self) -> Path:
+        return self.path / "events.jsonl.gz"
+
     def _candidate_path(self, sha256: str) -> Path:
         return self.path / "candidates" / f"{sha256}.py"
 
     def _open_for_writing(self) -> IO[bytes]:
+        if self._packed.exists():
+            raise RunLogError(f"{self._packed} is packed and takes no more events", f"gunzip {self._packed} first")
         file = (self.path / "events.jsonl").open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,11 +215,11 @@ class RunLog:
 
     def _read(self) -> Iterator[tuple[Event, int]]:
         """Yield events with the byte offset of their end."""
-        path = self.path / "events.jsonl"
+        path = self._packed if self._packed.exists() else self.path / "events.jsonl"
         if not path.exists():
             return
         end, expected = 0, 0
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from artifacts.syntax import parse
+from artifacts.candidate import syntax_tree
 from artifacts.task import TaskRef
 
 MAX_SOURCE_CHARS = 200_000
@@ -56,7 +56,7 @@ class TaskBytes:
 
     @property
     def size(self) -> str:
-        """Shape regime of :class:`artifacts.state.State`: below 1 MiB, 32 MiB, 512 MiB, and above."""
+        """Shape regime of :class:`artifacts.trajectory.State`: below 1 MiB, 32 MiB, 512 MiB, and above."""
         for name, limit in (("tiny", 2**20), ("small", 2**25), ("medium", 2**29)):
             if self.inputs < limit:
                 return name
@@ -71,11 +71,11 @@ def task_bytes(task: TaskRef, reference: str = "") -> TaskBytes | None:
 
 @functools.lru_cache(maxsize=4096)
 def reference_bytes(reference: str) -> TaskBytes | None:
-    """Bytes of what ``get_inputs`` of a reference makes; None when it cannot be told without running it."""
+    """Bytes of what ``get_inputs`` of a reference makes; None when that needs running it."""
     if len(reference) > MAX_SOURCE_CHARS or "def get_inputs" not in reference:
         return None
     try:
-        tensors = _inputs_of(parse(reference))
+        tensors = _inputs_of(syntax_tree(reference))
     except (SyntaxError, ValueError, RecursionError, MemoryError, _UnknownError):
         return None
     if not tensors:
@@ -85,7 +85,7 @@ def reference_bytes(reference: str) -> TaskBytes | None:
 
 
 class _UnknownError(Exception):
-    """The value cannot be told without running the code."""
+    """The value is not known without running the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _flat(value: _Value) -> Iterable[_Value]:
 
 
 def _assign(statement: ast.stmt, names: dict[str, _Value]) -> None:
-    """Take over an assignment; what cannot be told makes its name unknown."""
+    """Take over an assignment; what is not known makes its name unknown."""
     if not isinstance(statement, ast.Assign):
         return
     try:
@@ -206,7 +206,7 @@ def _listed(node: ast.Call, name: str, names: Mapping[str, _Value]) -> _Value:
 def _comprehended(
     element: ast.expr, generators: Sequence[ast.comprehension], names: Mapping[str, _Value]
 ) -> list[_Value]:
-    """Items of a comprehension, the first ``for`` outermost; a condition cannot be told."""
+    """Items of a comprehension, the first ``for`` outermost; a condition is not evaluated."""
     if not generators:
         return [_evaluate(element, names)]
     first, *rest = generators
@@ -251,21 +251,10 @@ def _arithmetic(node: ast.BinOp, names: Mapping[str, _Value]) -> _Value:
 
 _MAKERS = frozenset({"rand", "randn", "zeros", "ones", "empty", "randint", "full", "rand_like", "randn_like"})
 _KEEPERS = frozenset(
-    {"to", "cuda", "cpu", "contiguous", "softmax", "abs", "t", "transpose", "permute", "clone", "sign", "sigmoid"}
-    | {
-        "cos",
-        "sin",
-        "tanh",
-        "tril",
-        "triu",
-        "requires_grad_",
-        "log_softmax",
-        "exp",
-        "log",
-        "view",
-        "reshape",
-        "unsqueeze",
-        "squeeze",
+    {
+        *("to", "cuda", "cpu", "contiguous", "softmax", "abs", "t", "transpose", "permute", "clone", "sign", "sigmoid"),
+        *("cos", "sin", "tanh", "tril", "triu", "requires_grad_", "log_softmax", "exp", "log", "view", "reshape"),
+        *("unsqueeze", "squeeze"),
     }
 )
 

@@ -1,23 +1,84 @@
-"""Trajectories as every importer delivers them and the rest of the builder reads them."""
+"""Trajectories as every importer delivers them, and the state before each of their steps."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from artifacts.candidate import Language, source_hash
-from artifacts.outcome import Outcome
-from artifacts.state import State
-from artifacts.task import TaskRef
+from artifacts.measurement import Bottleneck, Outcome
+from artifacts.task import FAMILIES, TaskRef
+
+SHORTEST_US, LONGEST_US = 0.1, 3.6e9
+"""Times outside are none that a device took for a forward pass: less than an instruction's way through memory, more
+than an hour."""
+LARGEST_RATIO = 2.0**20
+"""Of two times of one operator; beyond it one of the two is no measurement."""
+LARGEST_LOG2 = 64.0
+"""Of what a state says of speeds: far beyond any search, and no number to overflow anything."""
+MOST_STEPS = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The situation before a step, for recorded transitions and for live selection alike.
+
+    Attributes:
+        family: operator family of the task.
+        arch: device architecture, e.g. ``sm_90`` or ``cpu``.
+        language: language of the parent candidate (of the wanted candidate before the first step).
+        dtype: main input dtype, ``unknown`` when the log does not say.
+        size: shape regime ``tiny|small|medium|large|unknown`` from the bytes a forward pass must move.
+        bottleneck: of the parent, from its profile.
+        fraction_of_bound: speed-of-light time over parent time, 0..1; None when unknown.
+        log2_speedup: log2(eager time / parent time); None when unknown.
+        log2_progress: log2(first correct time of the lineage / parent time).
+        runtime_us: parent time in microseconds; None when the parent is not correct.
+        last_outcome: outcome of the last step tried from this lineage; None before the first.
+        step: zero-based index of the coming step.
+        stagnation: steps since the lineage last got faster.
+        features: names of code features found in the parent (see ``artifacts.features``).
+        history: direction ids taken on the lineage, oldest first.
+    """
+
+    family: str
+    arch: str
+    language: Language
+    dtype: str = "unknown"
+    size: str = "unknown"
+    bottleneck: Bottleneck = Bottleneck.UNKNOWN
+    fraction_of_bound: float | None = None
+    log2_speedup: float | None = None
+    log2_progress: float = 0.0
+    runtime_us: float | None = None
+    last_outcome: Outcome | None = None
+    step: int = 0
+    stagnation: int = 0
+    features: frozenset[str] = frozenset()
+    history: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"unknown operator family {self.family!r}")
+        if self.size not in ("tiny", "small", "medium", "large", "unknown"):
+            raise ValueError(f"unknown size regime {self.size!r}")
+        if not 0 <= self.step < MOST_STEPS or not 0 <= self.stagnation < MOST_STEPS:
+            raise ValueError(f"step and stagnation count from 0, got {self.step} and {self.stagnation}")
+        for name in ("log2_speedup", "log2_progress"):
+            value = getattr(self, name)
+            if value is not None and not abs(value) <= LARGEST_LOG2:
+                raise ValueError(f"{name} is {value:g}, beyond {LARGEST_LOG2:g} either way")
+        if self.runtime_us is not None and not SHORTEST_US <= self.runtime_us <= LONGEST_US:
+            raise ValueError(f"runtime_us is {self.runtime_us:g}: below {SHORTEST_US} us or above an hour")
+        if self.fraction_of_bound is not None and not 0.0 <= self.fraction_of_bound <= 1.0:
+            raise ValueError(f"fraction_of_bound is {self.fraction_of_bound:g}, not in 0..1")
 
 
 class TrustFlag(StrEnum):
     """Why a record deserves less belief; found by code, never by file name."""
 
     HACK_PATTERN = "hack_pattern"
-    BELOW_PHYSICAL_LIMIT = "below_physical_limit"
     TORCH_ONLY = "torch_only"
     NO_CODE = "no_code"
     DUPLICATED = "duplicated"
@@ -28,6 +89,8 @@ class TrustFlag(StrEnum):
     RATIO_ONLY = "ratio_only"
     RECONSTRUCTED = "reconstructed"
     PRECISION_DROPPED = "precision_dropped"
+    UNSTEADY = "unsteady"
+    ROUGH = "rough"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +133,20 @@ class Step:
     statistic: str = "unknown"
     profile: Mapping[str, float] = field(default_factory=dict)
     flags: frozenset[TrustFlag] = frozenset()
-    direction: str | None = None
-    strategies: tuple[str, ...] = ()
+    direction: str = ""
     state: State | None = None
     choice_probability: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("runtime_us", "baseline_us", "ratio_to_parent"):
+        for name in ("runtime_us", "baseline_us"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be finite and positive, got {value}")
+            if value is not None and not SHORTEST_US <= value <= LONGEST_US:
+                raise ValueError(f"{name} is {value:g}, no measurement: below {SHORTEST_US} us or above an hour")
+        ratio = self.ratio_to_parent
+        if ratio is not None and not 1.0 / LARGEST_RATIO <= ratio <= LARGEST_RATIO:
+            raise ValueError(f"ratio_to_parent is {ratio:g}, no measurement: beyond 2^20 either way")
+        if self.choice_probability is not None and not 0.0 < self.choice_probability <= 1.0:
+            raise ValueError(f"choice_probability is {self.choice_probability:g}, not in 0..1")
         if self.runtime_us is not None and self.outcome is not Outcome.CORRECT:
             raise ValueError(f"step {self.step_id} is {self.outcome.value} and must not carry a run time")
         if self.parent_id == self.step_id:

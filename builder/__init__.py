@@ -1,1 +1,1 @@
-"""Offline stage: read logs, describe, embed, cluster, link, judge."""
+"""Offline stage: read, describe, embed, cluster, link, validate."""

@@ -1,56 +1,67 @@
-"""From logs to a memory, in plain steps that a flow can map: draft each log, group all, link, judge, publish."""
+"""From logs to a memory in six stages, here in the order in which they run: the flow and every other caller use these.
+
+read → describe → embed → cluster → link → validate
+
+``describe`` and ``embed`` work on shards that know nothing of each other, so a caller may run them anywhere and in any
+order; ``build`` runs them one after the other. What they give is remembered by content in the cache folder, so a build
+that was interrupted continues where it stopped, and an added log is the only one that is read.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
-
 from artifacts.codec import encode
-from artifacts.errors import BadInputError
 from artifacts.memory.attention import AttentionSettings
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Embedding, InputLog, Manifest
 from artifacts.memory.store import MemoryStore, MemoryVersion
 from artifacts.trajectory import Quarantined
-from builder.cluster import ClusterSettings, identity
-from builder.describe.refine import CachedRefiner, OpenAIRefiner, Refiner
-from builder.drafting import DraftCache, DraftedLog, draft_logs
-from builder.embed import CachedEmbedder, Embedder
-from builder.judge.quality import gate, quality
+from builder.cluster.clustering import identity, labelled
+from builder.cluster.record import ClusterSettings, Labels
+from builder.describe.glossary import normalise
+from builder.describe.logs import Corpus, DescribedLog, describe_log, gather
+from builder.embed.cache import CachedEmbedder
+from builder.embed.encoders import DEFAULT_MODEL, Embedder, named_embedder
 from builder.link.assemble import assemble
-from builder.link.drafts import DRAFTS
-from builder.link.grouping import grouped
-from builder.link.labels import Labels
-from builder.link.repeats import with_repeats_flagged
-from builder.logs.discover import discover
+from builder.read.collector import LogFile
+from builder.read.reading import discover
+from builder.validate.gate import gate
+from builder.validate.report import quality
 
-EXPECTATION = "ridge, corrected"
+log = logging.getLogger("htam")
+"""Progress for people: a command line shows it through its handler, a server as lines of the flow run."""
+
+EXPECTATION = "ridge within sources, isotonic"
 """How gains are expected of a state; in the manifest so that a memory with another way is another version."""
+MOST_SHARDS = 32
+LEAST_BYTES = 2_000_000
+"""A shard of logs below this is not worth a task: reading it takes less than starting the task elsewhere."""
+LEAST_TEXTS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """How a memory is built; part of its identity except for ``cache`` and ``workers``.
+    """How a memory is built; small, so that it travels to any worker.
 
     Attributes:
         name: of the memory.
-        cache: folder for drafted logs and text vectors; None remembers nothing.
-        replay: judge the memory by replay and write the figures into its manifest.
-        refine: language model that rewrites texts written from code differences; empty for none.
-        workers: processes that read and describe logs, and look for terms in their texts.
-        refine_url: its OpenAI-compatible endpoint; None for the library's default.
+        model: encoder, see :func:`builder.embed.encoders.named_embedder`.
+        cache: folder for described logs and text vectors, shared by all workers; not part of a memory's identity.
+        replay: validate the memory on held-out operators and write the figures into its manifest.
     """
 
     name: str
+    model: str = DEFAULT_MODEL
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     cache: Path | None = None
     replay: bool = True
-    refine: str = ""
-    refine_url: str | None = None
-    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +79,7 @@ class BuiltMemory:
     quarantined: tuple[Quarantined, ...]
 
 
-def build(paths: Iterable[Path | str], embedder: Embedder, settings: BuildSettings) -> BuiltMemory:
+def build(paths: Iterable[Path | str], settings: BuildSettings) -> BuiltMemory:
     """Build a memory from the logs under ``paths``.
 
     Adding a log to those of an earlier build with the same cache reads and embeds only the new one and gives the bytes
@@ -77,84 +88,149 @@ def build(paths: Iterable[Path | str], embedder: Embedder, settings: BuildSettin
     Raises:
         BadInputError: a path does not exist, or the logs hold no transition at all.
     """
-    logs = list(draft_logs(discover(paths), draft_cache(settings), refiner(settings), settings.workers))
-    drafts = gather(logs)
-    logs = [log.without_rows() for log in logs]
-    labels = group(drafts, embedder, settings)
-    memory = link(drafts, labels, logs, embedder, settings)
+    if settings.cache is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return build(paths, replace(settings, cache=Path(folder)))
+    corpus = gathered([describe(shard, settings) for shard in read(paths)])
+    for shard in texts(corpus):
+        embed(shard, settings)
+    labels = cluster(corpus, settings)
+    memory = validate(link(corpus, labels, settings), settings)
     return BuiltMemory(
-        memory=judge(memory, settings),
-        read=tuple(log.name for log in logs if not log.reused),
-        reused=tuple(log.name for log in logs if log.reused),
-        quarantined=tuple(entry for log in logs for entry in log.quarantined),
+        memory=memory,
+        read=tuple(item.name for item in corpus.logs if not item.reused),
+        reused=tuple(item.name for item in corpus.logs if item.reused),
+        quarantined=corpus.quarantined,
     )
 
 
-def draft_cache(settings: BuildSettings) -> DraftCache | None:
-    """Cache of drafted logs that ``settings`` name."""
-    return None if settings.cache is None else DraftCache(settings.cache / "drafts")
+def read(paths: Iterable[Path | str]) -> list[tuple[LogFile, ...]]:
+    """Stage 1: the logs under ``paths`` in shards of about equal size, neighbours together, each worth a task.
+
+    Raises:
+        BadInputError: a path does not exist, or holds no log.
+    """
+    logs = discover(paths)
+    log.info("found %d logs", len(logs))
+    sizes = [item.size for item in logs]
+    limit = max(LEAST_BYTES, sum(sizes) // MOST_SHARDS)
+    shards: list[list[LogFile]] = []
+    filled = limit
+    for item, size in zip(logs, sizes, strict=True):
+        if filled >= limit:
+            shards.append([])
+            filled = 0
+        shards[-1].append(item)
+        filled += size
+    return [tuple(shard) for shard in shards]
 
 
-def gather(logs: Iterable[DraftedLog]) -> pa.Table:
-    """Drafts of all logs in the order of their ids, so that the order of the logs does not matter.
+def describe(shard: Sequence[LogFile], settings: BuildSettings) -> list[DescribedLog]:
+    """Stage 2: raw transitions of each log of one shard; logs whose content was described before are remembered."""
+    cache = None if settings.cache is None else settings.cache / "described"
+    return [describe_log(item, cache) for item in shard]
 
-    A log that repeats another one byte by byte counts once; an edge that two logs share is flagged in the second.
+
+def gathered(described: Iterable[Sequence[DescribedLog]]) -> Corpus:
+    """What all shards gave, as one.
 
     Raises:
         BadInputError: there is no transition in them.
     """
-    distinct = {log.digest: log.table for log in logs}
-    table = pa.concat_tables(list(distinct.values()) or [DRAFTS.empty_table()])
-    if not table.num_rows:
-        raise BadInputError("the logs hold no step with a parent", "htam logs inspect shows what was read and why")
-    return with_repeats_flagged(table.unify_dictionaries().sort_by("transition_id").combine_chunks())
+    corpus = gather(chain.from_iterable(described))
+    counts = len(corpus.logs), sum(item.reused for item in corpus.logs), corpus.table.num_rows, len(corpus.quarantined)
+    log.info("read %d logs (%d remembered): %d steps with a parent, %d records quarantined", *counts)
+    return corpus
 
 
-def refiner(settings: BuildSettings) -> Refiner | None:
-    """Who rewrites written texts, with answers remembered in the cache folder; None when nobody does."""
-    if not settings.refine:
-        return None
-    model = OpenAIRefiner(model=settings.refine, base_url=settings.refine_url)
-    return model if settings.cache is None else CachedRefiner(inner=model, path=settings.cache / "answers.sqlite")
+def texts(corpus: Corpus) -> list[tuple[str, ...]]:
+    """Distinct strategy texts in the words that the encoder sees, in shards that are each worth a task."""
+    found = sorted({normalise(text) for text in corpus.table["plan"].unique().to_pylist()})
+    log.info("%d distinct strategy texts", len(found))
+    size = max(LEAST_TEXTS, -(-len(found) // MOST_SHARDS))
+    return [tuple(found[start : start + size]) for start in range(0, len(found), size)]
 
 
-def group(drafts: pa.Table, embedder: Embedder, settings: BuildSettings) -> Labels:
-    """Directions and strategies of the drafts."""
-    if settings.cache is not None:
-        embedder = CachedEmbedder(inner=embedder, path=settings.cache / "vectors.sqlite")
-    return grouped(drafts, embedder, settings.cluster, settings.workers)
+def embed(shard: Sequence[str], settings: BuildSettings) -> int:
+    """Stage 3: put the vectors of one shard of texts where clustering finds them; returns how many there are."""
+    return len(encoder(settings).encode(shard))
 
 
-def link(
-    drafts: pa.Table, labels: Labels, logs: Sequence[DraftedLog], embedder: Embedder, settings: BuildSettings
-) -> Memory:
-    """The memory of labelled drafts."""
+def encoder(settings: BuildSettings) -> Embedder:
+    """The encoder that ``settings`` name, in front of the vectors that are remembered."""
+    inner = named_embedder(settings.model)
+    return inner if settings.cache is None else CachedEmbedder(inner=inner, path=settings.cache / "vectors.sqlite")
+
+
+def cluster(corpus: Corpus, settings: BuildSettings) -> Labels:
+    """Stage 4: directions and strategies of the raw transitions."""
+    labels = labelled(corpus.table, encoder(settings), settings.cluster)
+    log.info("clustered into %d directions, %d strategies", len(labels.directions), len(labels.strategies))
+    return labels
+
+
+def link(corpus: Corpus, labels: Labels, settings: BuildSettings) -> Memory:
+    """Stage 5: the memory of labelled transitions, with effects, conditions, recipes and risks."""
+    used = named_embedder(settings.model)
+    inputs = {InputLog(file=item.name, sha256=item.digest) for item in corpus.logs}
     manifest = Manifest(
         name=settings.name,
-        settings={"cluster": identity(settings.cluster), "refine": settings.refine, "expectation": EXPECTATION},
+        settings={"cluster": identity(settings.cluster), "expectation": EXPECTATION},
         scorer=encode(AttentionSettings()),
-        embedding=Embedding(name=embedder.name, sha256=embedder.sha256),
-        inputs=tuple(sorted({InputLog(file=log.name, sha256=log.digest) for log in logs}, key=lambda item: item.file)),
-        quarantined=sum(len(log.quarantined) for log in logs),
+        embedding=Embedding(name=used.name, sha256=used.sha256),
+        inputs=tuple(sorted(inputs, key=lambda item: item.file)),
+        quarantined=len(corpus.quarantined),
     )
-    return assemble(drafts, labels, manifest)
+    memory = assemble(corpus.table, labels, manifest)
+    log.info("linked %d transitions", len(memory))
+    return memory
 
 
-def judge(memory: Memory, settings: BuildSettings) -> Memory:
-    """``memory`` with its replay figures, unless ``settings`` say not to."""
-    if not settings.replay:
-        return memory
-    return replace(memory, manifest=replace(memory.manifest, quality=quality(memory)))
+def validate(memory: Memory, settings: BuildSettings) -> Memory:
+    """Stage 6: the memory with its replay figures on held-out operators, unless ``settings`` say not to."""
+    found = quality(memory) if settings.replay else ()
+    for level in found:
+        log.info("replayed %s", level.line)
+    if not found:
+        log.info("no replay figures: %s", "no decision points" if settings.replay else "not asked for")
+    return replace(memory, manifest=replace(memory.manifest, quality=found))
 
 
-def publish(built: Memory, store: MemoryStore, *, tag: str = "latest", force: bool = False) -> MemoryVersion:
+def publish(memory: Memory, store: MemoryStore, *, tag: str = "latest", force: bool = False) -> MemoryVersion:
     """Publish a built memory.
 
     Raises:
-        HtamError: replay says that it is worse than the version under ``tag``, and ``force`` is not given.
+        HtamError: it chooses worse than the best version that was under ``tag``, and ``force`` is not given.
     """
-    name = built.manifest.name
-    previous = store.tagged(name, tag)
-    if previous is not None and not force:
-        gate(store.manifest(name, previous), built.manifest)
-    return store.publish(built, tag=tag)
+    best = force or keeps_up(memory, store, tag)
+    version = store.publish(memory, tag=tag)
+    if best:
+        store.promote(memory.manifest.name, version.version, best_of(tag))
+    return version
+
+
+def keep_quarantine(reference: str, entries: Sequence[Quarantined], work: Path) -> None:
+    """Write quarantined records of a build to ``WORK/quarantine/NAME@VERSION.jsonl``."""
+    folder = work / "quarantine"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(encode(entry)) + "\n" for entry in entries)
+    (folder / f"{reference}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def best_of(tag: str) -> str:
+    """Tag of the version that builds under ``tag`` are compared with.
+
+    It moves only to what chooses at least as well, so that many small losses are refused as one large loss is.
+    """
+    return f"best-of-{tag}"
+
+
+def keeps_up(memory: Memory, store: MemoryStore, tag: str) -> bool:
+    """Whether a memory chooses at least as well as the best version under ``tag``; True where there is none.
+
+    Raises:
+        HtamError: it is surely worse.
+    """
+    name = memory.manifest.name
+    best = store.tagged(name, best_of(tag)) or store.tagged(name, tag)
+    return best is None or gate(store.load(name, best), memory)

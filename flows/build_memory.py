@@ -8,15 +8,13 @@ from typing import Any
 from prefect import flow, unmapped
 from prefect.client.schemas.objects import State
 
-from builder.embed import DEFAULT_MODEL
+from builder.build import BuildSettings
+from builder.embed.encoders import DEFAULT_MODEL
 from flows import pages, rebuild, stages
-from flows.engine import EngineSettings, task_runner
-from flows.notify import HOOKS
-from flows.order import BuildOrder
-from flows.reporting import write_report
+from flows.engine import EngineSettings, followed, task_runner
 
 
-@flow(name="build-memory", flow_run_name="{name}", **HOOKS)
+@flow(name="build-memory", flow_run_name="{name}")
 def build_memory(
     logs: list[str],
     store: str,
@@ -26,8 +24,6 @@ def build_memory(
     tag: str = "latest",
     force: bool = False,
     replay: bool = True,
-    refine: str = "",
-    refine_url: str | None = None,
 ) -> str:
     """Build a memory from the logs below ``logs``, publish it under ``tag``, and return ``name@version``.
 
@@ -35,21 +31,18 @@ def build_memory(
         BadInputError: no logs, or nothing in them.
         HtamError: replay is worse than that of the version under ``tag``, and not ``force``.
     """
-    order = BuildOrder(
-        name=name, store=store, work=work, model=model, replay=replay, refine=refine, refine_url=refine_url
-    )
-    shards = stages.find_logs(logs)
-    drafted = pages.followed(stages.draft_shard.map(shards, unmapped(order)), "shards of logs")
-    drafts, read = stages.gather(drafted)
-    embedded = pages.followed(stages.embed_shard.map(stages.cut_texts(drafts), unmapped(order)), "shards of texts")
-    labels = stages.cluster(drafts, order, embedded)
-    memory = stages.judge(stages.link(drafts, labels, read, order), order)
-    reference = stages.publish(memory, order, read, tag, force)
+    settings = BuildSettings(name=name, model=model, cache=Path(work) / "build", replay=replay)
+    described = followed(stages.describe.map(stages.read(logs), unmapped(settings)), "shards of logs")
+    corpus = stages.gathered(described)
+    followed(stages.embed.map(stages.texts(corpus), unmapped(settings)), "shards of texts")
+    labels = stages.cluster(corpus, settings)
+    memory = stages.validate(stages.link(corpus, labels, settings), settings)
+    reference = stages.publish(memory, store, tag, force, corpus.quarantined, work)
     pages.quality_table(reference, memory.manifest.quality)
     return reference
 
 
-@flow(name="rebuild-on-new-logs", flow_run_name="{name}", **HOOKS)
+@flow(name="rebuild-on-new-logs", flow_run_name="{name}")
 def rebuild_on_new_logs(
     logs: list[str],
     store: str,
@@ -58,8 +51,6 @@ def rebuild_on_new_logs(
     model: str = DEFAULT_MODEL,
     tag: str = "latest",
     replay: bool = True,
-    refine: str = "",
-    refine_url: str | None = None,
     engine: dict[str, Any] | None = None,
 ) -> State[dict[str, str]]:
     """Build ``name`` when its logs hold anything new, and move ``tag`` to it unless its replay is worse.
@@ -68,13 +59,10 @@ def rebuild_on_new_logs(
         ``version`` that ``tag`` points to now, ``built`` (empty when there was nothing new) and the ``reason``, in a
         state called Promoted, Kept or Unchanged.
     """
-    order = BuildOrder(
-        name=name, store=store, work=work, model=model, replay=replay, refine=refine, refine_url=refine_url
-    )
-    fresh = rebuild.new_logs(logs, order)
+    fresh = rebuild.new_logs(logs, store, name)
     if not fresh:
-        return rebuild.unchanged(order, tag)
+        return rebuild.unchanged(store, name, tag)
     run = build_memory.with_options(task_runner=task_runner(EngineSettings(**engine or {})))
-    built = run(fresh, store, name, work, model, rebuild.CANDIDATE, True, replay, refine, refine_url)
-    write_report([built, "--store", store, "--work", work], str(Path(work) / "reports" / f"{built}.html"))
-    return rebuild.ended(rebuild.promoted_or_not(built, order, tag))
+    built = run(fresh, store, name, work, model, rebuild.CANDIDATE, True, replay)
+    pages.write_report([built, "--store", store, "--work", work], str(Path(work) / "reports" / f"{built}.html"))
+    return rebuild.ended(rebuild.promoted_or_not(built, store, tag))

@@ -9,14 +9,12 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import prefect
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterName,
@@ -28,12 +26,11 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments.runner import RunnerDeployment
-from prefect.exceptions import ObjectAlreadyExists
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
 from flows.build_memory import build_memory, rebuild_on_new_logs
-from flows.elsewhere import optimize_one
+from flows.notifications import Notification, install
 from flows.optimize_suite import optimize_suite
 from flows.serving import Deployment
 from flows.transfer_study import transfer_study
@@ -42,7 +39,6 @@ FLOWS: Mapping[str, Flow[..., Any]] = {
     "build": build_memory,
     "rebuild": rebuild_on_new_logs,
     "optimize": optimize_suite,
-    "optimize-one": optimize_one,
     "transfer": transfer_study,
 }
 """Flows that a settings file may name."""
@@ -55,18 +51,10 @@ def deployment(item: Deployment) -> RunnerDeployment:
         parameters=dict(item.parameters),
         cron=item.cron or None,
         interval=timedelta(seconds=item.every_s) if item.every_s else None,
-        work_pool_name=item.work_pool or None,
         tags=["htam", *item.tags],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     return made
-
-
-def hand_over(item: Deployment) -> None:
-    """Make ``item`` known to the workers of its pool, which is made when it is not there."""
-    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=item.work_pool, type="process"))
-    deployment(item).apply()
 
 
 def settle_lost(names: Sequence[str]) -> int:
@@ -89,13 +77,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     order = json.load(sys.stdin)
     items = [Deployment(**item) for item in order["items"]]
-    for item in items:
-        if item.work_pool:
-            hand_over(item)
-    here = [item for item in items if not item.work_pool]
+    jobs = [item.name for item in items]
     if order["alone"]:
-        settle_lost([item.name for item in here])
-    prefect.serve(*map(deployment, here), limit=order["parallel"], print_starting_message=False)
+        settle_lost(jobs)
+    install([Notification(**item) for item in order["notifications"]], jobs)
+    prefect.serve(*map(deployment, items), limit=order["parallel"], print_starting_message=False)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,40 @@
-"""Where mapped tasks run: threads of this process, worker processes, a Dask cluster, or Ray."""
+"""Where mapped tasks run: threads of this process, worker processes, or a Dask cluster."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import httpx
-from prefect import Flow, Task
+from prefect import Flow, Task, flow, task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.futures import PrefectFuture
 from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from artifacts.errors import HtamError, UnavailableError
+from flows.server import embedded_server
 
-RUNNERS = ("threads", "processes", "dask", "ray")
+T = TypeVar("T")
+
+log = logging.getLogger("htam")
+"""Progress for people: on a command line through its handler, on a server as lines of the flow run."""
+
+
+UPDATES = 50
+"""Updates of a progress bar a map makes at most, roughly: each is a call to the server."""
+
+RUNNERS = ("threads", "processes", "dask")
 """Names of the task runners."""
 
 
@@ -30,9 +43,9 @@ class EngineSettings:
     """Which task runner carries the mapped tasks.
 
     Attributes:
-        runner: one of :data:`RUNNERS`; ``dask`` needs the extra of that name, ``ray`` that one.
+        runner: one of :data:`RUNNERS`; ``dask`` needs the extra of that name.
         workers: parallel tasks here, or worker processes of a local cluster; 0 means one a core.
-        address: of an existing Dask scheduler or Ray head; empty starts a local cluster.
+        address: of an existing Dask scheduler; empty starts a local cluster.
     """
 
     runner: str = "threads"
@@ -51,7 +64,7 @@ class EngineSettings:
         return self.workers or os.cpu_count() or 1
 
 
-class _Deaf:
+class _UninterruptedWorkers:
     """A task runner whose threads and processes never hear Ctrl-C; goes before one of Prefect's among the bases.
 
     A terminal sends it to every process of its group, and each worker would answer with a traceback of its own. They
@@ -81,7 +94,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Processes(_Deaf, ProcessPoolTaskRunner):
+class _Processes(_UninterruptedWorkers, ProcessPoolTaskRunner):
     """Worker processes of this host."""
 
 
@@ -99,30 +112,20 @@ def task_runner(settings: EngineSettings) -> TaskRunner[Any]:
 
 
 def _cluster(settings: EngineSettings) -> TaskRunner[Any]:
-    package = f"prefect_{settings.runner}"
     try:
-        module = importlib.import_module(package)
+        from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as missing:
-        raise UnavailableError(f"runner {settings.runner} needs {package}", f"pip install {package}") from missing
-    if settings.runner == "ray":
-        here = {"num_cpus": settings.parallel, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        ray: TaskRunner[Any] = _deaf(module.RayTaskRunner)(
-            address=settings.address or None, init_kwargs=None if settings.address else here
-        )
-        return ray
+        raise UnavailableError("runner dask needs prefect_dask", "pip install 'htam-kernels[dask]'") from missing
+
+    class Cluster(_UninterruptedWorkers, DaskTaskRunner):
+        """A Dask cluster."""
+
     # Dask serves its status page whatever is asked; without a port of its own two clusters of one host want the same.
     local = {"n_workers": settings.parallel, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     local |= {"silence_logs": logging.CRITICAL}
     # What goes wrong in a task comes back as its result; Dask's own logs tell of each connection that comes and goes.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    dask: TaskRunner[Any] = _deaf(module.DaskTaskRunner)(
-        address=settings.address or None, cluster_kwargs=None if settings.address else local
-    )
-    return dask
-
-
-def _deaf(kind: type[TaskRunner[Any]]) -> Any:
-    return type(kind.__name__, (_Deaf, kind), {})
+    return Cluster(address=settings.address or None, cluster_kwargs=None if settings.address else local)
 
 
 def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters: Any) -> Any:
@@ -133,9 +136,7 @@ def run(flow: Flow[..., Any], settings: EngineSettings, *args: Any, **parameters
     """
     changed: dict[Any, Any] = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     if not PREFECT_API_URL.value():
-        from flows.embedded import leashed_server  # brings a whole web server along
-
-        server = leashed_server()
+        server = embedded_server()
         if settings.runner != "threads":  # else each worker process starts a server of its own and leaves it behind
             server.start()
             changed[PREFECT_API_URL] = server.api_url
@@ -183,5 +184,43 @@ RETRY: dict[str, Any] = {
 }
 """Options of a task that touches disks, networks or workers."""
 
-Progress = Callable[[str], None]
-"""Takes one line that says what has been done."""
+STAGE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
+"""Options of every task: nothing large is kept by Prefect."""
+MAPPED: dict[str, Any] = {**STAGE, **RETRY}
+
+
+def followed(futures: Sequence[PrefectFuture[Any]], what: str, *, raising: bool = True) -> list[Any]:
+    """Results of mapped tasks in their order, with a progress bar on the page of the run.
+
+    Args:
+        raising: False leaves the exception of a failed task among the results.
+    """
+    if not futures:
+        return []
+    bar = cast(UUID, create_progress_artifact(progress=0.0, description=f"{len(futures)} {what}"))
+    every_so_many = max(1, len(futures) // UPDATES)
+    results = []
+    for done, future in enumerate(futures, 1):
+        results.append(future.result(raise_on_failure=raising))
+        if done % every_so_many == 0 or done == len(futures):
+            log.info("%d of %d %s", done, len(futures), what)
+            update_progress_artifact(bar, progress=100.0 * done / len(futures))
+    return results
+
+
+def mapped(
+    name: str, work: Callable[[str], T], keys: Sequence[str], settings: EngineSettings
+) -> dict[str, T | Exception]:
+    """``work`` of every key, several at a time; an exception is the result of its key and stops no other."""
+
+    @task(name=name, task_run_name="{key}", **MAPPED)
+    def one(key: str) -> T:
+        return work(key)
+
+    @flow(name=name)
+    def every(keys: Sequence[str]) -> dict[str, Any]:
+        futures = one.map(keys)
+        return dict(zip(keys, followed(futures, "cells", raising=False), strict=True))
+
+    found: dict[str, T | Exception] = run(every, settings, list(keys)) if keys else {}
+    return found

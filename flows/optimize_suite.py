@@ -1,49 +1,167 @@
-"""Flow ``optimize-suite``: one run directory a task, one task a device at a time."""
+"""Flow ``optimize-suite``: one run directory a task, a process for each, one task a device at a time."""
 
 from __future__ import annotations
 
-from prefect import flow, unmapped
+import json
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from flows.devices import Devices
-from flows.elsewhere import LOST_S, optimize_elsewhere
-from flows.notify import HOOKS
-from flows.pages import suite_table
-from flows.reporting import write_report
-from flows.suite import optimize_task, settled, suite_entries
+from prefect import flow, task, unmapped
+from prefect.artifacts import create_table_artifact
+from prefect.futures import PrefectFutureList
+
+from artifacts.candidate import source_hash
+from artifacts.errors import HtamError
+from artifacts.measurement import FASTEST
+from flows.engine import MAPPED, followed
+from flows.pages import write_report
+from flows.supervised import htam, option_words
+from optimizer.tasks import load_tasks
 
 
-@flow(name="optimize-suite", flow_run_name="{runs}", **HOOKS)
+@flow(name="optimize-suite", flow_run_name="{runs}")
 def optimize_suite(
     tasks: list[str],
     runs: str,
     options: dict[str, str] | None = None,
     devices: list[int] | None = None,
     timeout_s: float | None = None,
-    deployment: str = "",
-    lost_s: float = LOST_S,
 ) -> list[str]:
     """Optimize every task below ``tasks`` in a run directory of its own below ``runs`` and return those directories.
 
     Args:
         options: of ``htam optimize``, without dashes, e.g. ``{"memory": "team@prod", "llm": "openai:gpt-5"}``.
-        devices: GPU numbers, each lent to one task at a time; empty for the CPU backend.
+        devices: GPU numbers, each lent to one task at a time; empty where evaluation takes place elsewhere.
         timeout_s: of one task.
-        deployment: of flow ``optimize-one`` in a work pool, whose workers then run the tasks; empty to run them here.
-        lost_s: seconds without a sign of life after which a worker's host counts as lost.
 
     Raises:
         HtamError: a task could not be run; all others were, and the table names every one with its result.
     """
     entries = suite_entries(tasks, runs)
-    if deployment:
-        futures = optimize_elsewhere.map(
-            entries, unmapped(options or {}), unmapped(deployment), unmapped(timeout_s), unmapped(lost_s)
-        )
-    else:
-        lent = Devices(devices or ())
-        futures = optimize_task.map(entries, unmapped(options or {}), unmapped(lent), unmapped(timeout_s))
+    lent = Devices(devices or ())
+    futures = optimize_task.map(entries, unmapped(options or {}), unmapped(lent), unmapped(timeout_s))
     results = settled(entries, futures)
-    suite_table(results)
+    rows = [_row(result) for result in results]
+    create_table_artifact(key="optimize-suite", table=rows, description="Tasks of the suite with their best candidates")
     made = [result.entry.run for result in results if result.problem is None]
     write_report.map([[run] for run in made], [f"{run}.html" for run in made]).wait()
     return [result.checked() for result in results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteEntry:
+    """One task and the directory of its run."""
+
+    task_id: str
+    path: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteResult:
+    """What became of one entry; ``problem`` is None when its command ended well."""
+
+    entry: SuiteEntry
+    finished: Mapping[str, Any] | None
+    problem: Exception | None
+
+    def checked(self) -> str:
+        """The run directory.
+
+        Raises:
+            HtamError: or whatever else kept the task from being run.
+        """
+        if self.problem is not None:
+            raise self.problem
+        return self.entry.run
+
+
+def suite_entries(tasks: Sequence[str], runs: str) -> list[SuiteEntry]:
+    """One entry a task below the paths ``tasks``.
+
+    Raises:
+        BadTaskError: a path that holds no task.
+    """
+    found = load_tasks([Path(path) for path in tasks])
+    return [
+        SuiteEntry(task_id=item.ref.task_id, path=item.path, run=str(Path(runs) / _folder(item.ref.task_id)))
+        for item in found
+    ]
+
+
+def _folder(task_id: str) -> str:
+    """Name that tells tasks apart on every file system."""
+    plain = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in task_id)
+    return f"{plain[:80]}-{source_hash(task_id)[:6]}"
+
+
+@task(name="optimize-task", task_run_name="{entry.task_id}", **MAPPED)
+def optimize_task(
+    entry: SuiteEntry, options: Mapping[str, str], devices: Devices, timeout_s: float | None
+) -> dict[str, Any]:
+    """Run or resume one task in a process of its own; returns where its run stands."""
+    with devices.lent() as environment:
+        out = htam(
+            optimize_words(entry, options), Path(f"{entry.run}.log"), environment=environment, timeout_s=timeout_s
+        )
+    standing: dict[str, Any] = json.loads(out)
+    return standing
+
+
+def optimize_words(entry: SuiteEntry, options: Mapping[str, str]) -> list[str]:
+    """What is typed after ``htam`` for one task."""
+    return ["optimize", entry.path, "--run", entry.run, "--json", *option_words(options)]
+
+
+def settled(entries: Sequence[SuiteEntry], futures: PrefectFutureList[dict[str, Any]]) -> list[SuiteResult]:
+    """Wait for all; one failing task stops no other."""
+    results = []
+    for entry, value in zip(entries, followed(futures, "tasks", raising=False), strict=True):
+        problem = value if isinstance(value, Exception) else None
+        results.append(SuiteResult(entry=entry, finished=None if problem else _finished(value), problem=problem))
+    return results
+
+
+def _finished(standing: Any) -> Mapping[str, Any]:
+    if not isinstance(standing, Mapping):
+        raise HtamError(f"htam optimize answered {standing!r}", "report this as a bug")
+    return next(iter(standing["finished"]), {})
+
+
+def _row(result: SuiteResult) -> dict[str, Any]:
+    finished: Mapping[str, Any] = result.finished or {}
+    speedups = finished.get("speedups") or {}
+    return {
+        "task": result.entry.task_id,
+        "run": result.entry.run,
+        "steps": finished.get("steps", ""),
+        "vs fastest baseline": f"{speedups[FASTEST]:.2f}" if FASTEST in speedups else "",
+        "doubt": ", ".join(sorted({doubt["kind"] for doubt in finished.get("doubts", ())})),
+        "result": str(result.problem) if result.problem else finished.get("reason", "not finished"),
+    }
+
+
+class Devices:
+    """Lends GPU numbers; with none to lend (the CPU backend) nobody waits."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._limited = bool(numbers)
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in numbers:
+            self._free.put(number)
+
+    @contextmanager
+    def lent(self) -> Iterator[dict[str, str]]:
+        """Wait for a device and yield the environment that shows a process this one only."""
+        if not self._limited:
+            yield {}
+            return
+        number = self._free.get()
+        try:
+            yield {"CUDA_VISIBLE_DEVICES": str(number)}
+        finally:
+            self._free.put(number)

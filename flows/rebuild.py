@@ -10,19 +10,17 @@ from prefect.states import Completed
 
 from artifacts.errors import HtamError
 from artifacts.memory.store import MemoryStore, split_reference
-from builder.judge.quality import gate
-from builder.logs.discover import discover
-from builder.logs.reading import log_digest
+from builder.build import best_of, keeps_up
+from builder.read.reading import discover, log_digest
 from flows import pages
-from flows.order import BuildOrder
-from flows.stages import STAGE
+from flows.engine import STAGE, log
 
 CANDIDATE = "candidate"
 """Tag of the newest version a rebuild made, promoted or not."""
 
 
 @task(name="look-for-new-logs", **STAGE)
-def new_logs(paths: Sequence[str], order: BuildOrder) -> list[str]:
+def new_logs(paths: Sequence[str], store: str, name: str) -> list[str]:
     """The paths that hold logs when these are other than those of the last rebuild, by content; empty when not.
 
     Raises:
@@ -30,18 +28,18 @@ def new_logs(paths: Sequence[str], order: BuildOrder) -> list[str]:
     """
     found = {path: discover([path], allow_empty=True) for path in paths}
     now = {log_digest(log) for logs in found.values() for log in logs}
-    store = MemoryStore(order.store)
-    last = store.tagged(order.name, CANDIDATE) or store.tagged(order.name, "latest")
-    known = {log.sha256 for log in store.manifest(order.name, last).inputs} if last else set()
-    pages.log.info("%d logs, %d of them new", len(now), len(now - known))
+    memories = MemoryStore(store)
+    last = memories.tagged(name, CANDIDATE) or memories.tagged(name, "latest")
+    known = {log.sha256 for log in memories.manifest(name, last).inputs} if last else set()
+    log.info("%d logs, %d of them new", len(now), len(now - known))
     return [path for path, logs in found.items() if logs] if now and now != known else []
 
 
-def unchanged(order: BuildOrder, tag: str) -> State[dict[str, str]]:
+def unchanged(store: str, name: str, tag: str) -> State[dict[str, str]]:
     """End of a rebuild without new logs."""
-    text = f"{order.name}: no new logs, nothing built"
+    text = f"{name}: no new logs, nothing built"
     pages.message("rebuild", text)
-    version = MemoryStore(order.store).tagged(order.name, tag) or ""
+    version = MemoryStore(store).tagged(name, tag) or ""
     return ended({"version": version, "built": "", "reason": text})
 
 
@@ -54,24 +52,17 @@ def ended(result: dict[str, str]) -> State[dict[str, str]]:
 
 
 @task(name="promote", **STAGE)
-def promoted_or_not(built: str, order: BuildOrder, tag: str) -> dict[str, str]:
+def promoted_or_not(built: str, store: str, tag: str) -> dict[str, str]:
     """Point ``tag`` at ``built`` unless replay is worse; it is kept under ``candidate`` either way."""
-    store = MemoryStore(order.store)
-    _, version = split_reference(built)
-    before = store.tagged(order.name, tag)
-    reason = _worse(store, order.name, before, version or "")
-    if not reason:
-        store.promote(order.name, version or "", tag)
-        reason = f"{built} is {tag} now"
-    pages.message("rebuild", reason)
-    return {"version": store.tagged(order.name, tag) or "", "built": built, "reason": reason}
-
-
-def _worse(store: MemoryStore, name: str, before: str | None, after: str) -> str:
-    if before is None:
-        return ""
+    memories = MemoryStore(store)
+    name, version = split_reference(built)
     try:
-        gate(store.manifest(name, before), store.manifest(name, after))
+        best = keeps_up(memories.load(name, version), memories, tag)
+        memories.promote(name, version or "", tag)
+        if best:
+            memories.promote(name, version or "", best_of(tag))
+        reason = f"{built} is {tag} now"
     except HtamError as problem:
-        return f"{name}@{after} is kept as {CANDIDATE} and not promoted: {problem.what}"
-    return ""
+        reason = f"{built} is kept as {CANDIDATE} and not promoted: {problem.what}"
+    pages.message("rebuild", reason)
+    return {"version": memories.tagged(name, tag) or "", "built": built, "reason": reason}

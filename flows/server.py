@@ -1,4 +1,4 @@
-"""A Prefect server of our own on loopback, for hosts that have none: schedules need one."""
+"""Prefect servers that end with the process that started them: one on loopback for schedules, and the embedded one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import UnavailableError
-from flows.leash import leashed
+from flows.supervised import supervised, supervised_command
+
+if TYPE_CHECKING:
+    from prefect.server.api.server import SubprocessASGIServer
 
 START_S = 300.0
 """Seven seconds on a quiet machine, 48 on one with eight times the work it has cores for."""
@@ -38,10 +41,36 @@ def running(home: Path, *, port: int) -> Iterator[str]:
     environment |= {"PREFECT_HOME": str(home.absolute()), "PREFECT_UI_API_URL": url}  # else its pages ask port 4200
     with (
         (home / "server.log").open("ab") as log,
-        leashed("prefect", words, stop_s=STOP_S, stdout=log, stderr=log, env=environment) as process,
+        supervised("prefect", words, stop_s=STOP_S, stdout=log, stderr=log, env=environment) as process,
     ):
         _wait(process, url, home)
         yield url
+
+
+def embedded_server() -> SubprocessASGIServer:
+    """The embedded server of this process, supervised: Prefect leaves it behind when its process is killed.
+
+    It is the one instance of port None, which is what Prefect asks for, whether it runs already or will be started.
+    """
+    import prefect
+    from prefect.server.api.server import SubprocessASGIServer  # brings a whole web server along
+    from prefect.settings import get_current_settings
+
+    class SupervisedServer(SubprocessASGIServer):
+        def _run_uvicorn_command(self) -> subprocess.Popen[Any]:
+            words = ["--app-dir", str(prefect.__module_path__.parent), "--factory"]
+            words += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(self.port)]
+            words += ["--log-level", "error", "--lifespan", "on"]
+            environment = os.environ | {
+                "PREFECT_UI_ENABLED": "0",
+                "PREFECT__SERVER_EPHEMERAL": "1",
+                "PREFECT__SERVER_FINAL": "1",
+                **get_current_settings().to_environment_variables(exclude_unset=True),
+            }
+            # Ctrl-C at a terminal reaches a whole process group: a flow can only end in order while its server lives.
+            return subprocess.Popen(supervised_command("uvicorn", words), env=environment, start_new_session=True)
+
+    return SupervisedServer()
 
 
 def address(port: int) -> str:

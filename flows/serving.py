@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from artifacts.errors import UnavailableError
-from flows.leash import leashed
+from flows.notifications import Notification
+from flows.supervised import supervised
 
 STOP_S = 5.0
 
@@ -25,7 +26,6 @@ class Deployment:
 
     Attributes:
         flow: key of :data:`flows.deployments.FLOWS`.
-        work_pool: whose workers run it; empty for this host.
         cron: five fields, in UTC; ``every_s``: seconds between runs. Both empty: on demand only.
     """
 
@@ -34,12 +34,24 @@ class Deployment:
     parameters: Mapping[str, Any]
     cron: str = ""
     every_s: float = 0.0
-    work_pool: str = ""
     tags: tuple[str, ...] = ()
 
 
-def serve(items: Sequence[Deployment], *, parallel: int, alone: bool) -> None:
-    """Serve until interrupted; work pools are left to their workers.
+def cron_problem(cron: str) -> str:
+    """Why ``cron`` is no schedule; empty when it is one, or none is given."""
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        _ = cron and CronSchedule(cron=cron)
+    except ValueError:
+        return f"cron {cron!r} is no schedule; five fields such as '0 3 * * *'"
+    return ""
+
+
+def serve(
+    items: Sequence[Deployment], *, parallel: int, alone: bool, notifications: Sequence[Notification] = ()
+) -> None:
+    """Serve until interrupted.
 
     Args:
         parallel: flow runs at a time.
@@ -49,7 +61,8 @@ def serve(items: Sequence[Deployment], *, parallel: int, alone: bool) -> None:
         UnavailableError: serving ended by itself; why is on standard error.
     """
     order = {"items": [asdict(item) for item in items], "parallel": parallel, "alone": alone}
+    order["notifications"] = [asdict(item) for item in notifications]
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "text": True}
-    with leashed("flows.deployments", [], stop_s=STOP_S, stop=signal.SIGINT, **options) as process:
+    with supervised("flows.deployments", [], stop_s=STOP_S, stop=signal.SIGINT, **options) as process:
         process.communicate(json.dumps(order))
     raise UnavailableError(f"serving ended with exit code {process.returncode}", "see the lines above")

@@ -5,23 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect import flow, task
+from prefect.artifacts import create_link_artifact
 
-from flows.command import htam
-from flows.engine import RETRY
-from flows.notify import HOOKS
-from flows.pages import report_link
-from flows.stages import STAGE
+from flows.engine import MAPPED
+from flows.supervised import htam
 
 
-@flow(name="transfer-study", flow_run_name="{study}", **HOOKS)
+@flow(name="transfer-study", flow_run_name="{study}")
 def transfer_study(study: str) -> str:
-    """Run or go on with the study in the file ``study`` and return the path of its page."""
+    """Run or resume the study in the file ``study`` and return the path of its page."""
     page = run_study(study)
-    report_link(Path(page))
+    create_link_artifact(key="report", link=Path(page).absolute().as_uri(), link_text=Path(page).name)
     return page
 
 
-@task(name="run-study", **STAGE, **RETRY)
+@task(name="run-study", **MAPPED)
 def run_study(study: str) -> str:
-    """``htam transfer`` in a process of its own; a study that was interrupted goes on from its results."""
+    """``htam transfer`` in a process of its own; a study that was interrupted resumes from its results."""
     return htam(["transfer", study], Path(f"{study}.log")).strip().splitlines()[-1]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from artifacts.memory.attention import DirectionScore
-from artifacts.state import State
+from artifacts.trajectory import State
 
 MENDING = frozenset({"build_fix", "correctness_fix"})
 EXAMINING = frozenset({"diagnosis"})
@@ -26,7 +26,7 @@ NEEDS_A_KERNEL = frozenset(
     }
 )
 BY_PROGRAM = frozenset({"parameter_tuning"})
-"""What ``--tunables`` searches; a step of the model is worth more elsewhere, see docs/negative-results.md."""
+"""What ``--tunables`` searches; a step of the model is worth more elsewhere, see docs/decisions/negative-results.md."""
 
 NARROWING = frozenset({"precision.half_precision", "precision.fp8_quantization"})
 """Strategies that give up precision. Tensor cores do not: products of operands that are split into parts keep it."""
@@ -34,8 +34,14 @@ MATRIX_UNITS = frozenset({"precision"})
 WIDE = frozenset({"float32", "float64"})
 """Input types whose precision the rules of an answer demand."""
 
-FORBIDDEN = frozenset({"launch_overhead.library_call", "correctness_fix.safe_fallback"})
-"""Strategies that hand the work to the operators that are to be replaced; the guard rejects what they give."""
+FORBIDDEN = frozenset(
+    {
+        *("library.library_call", "library.framework_compilation", "library.memory_format"),
+        *("own_kernel.first_kernel", "correctness_fix.safe_fallback"),
+    }
+)
+"""Strategies that hand the work to the operators that are to be replaced, which the guard rejects, or say what every
+answer does."""
 
 CPU_ONLY = frozenset({"cpu_parallelism"})
 GPU_ONLY = frozenset({"occupancy", "launch_overhead"})

@@ -1,4 +1,4 @@
-"""Run the build flow for one command line: Prefect's own files beside the work, progress on stderr."""
+"""Build a memory for one command line, in this process or as a flow, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import click
-
 from artifacts.errors import BadInputError, HtamError
+from pipeline.voice import doing, say
+
+HERE = "here"
+"""Runner that needs no server."""
 
 
 def build_memory(
@@ -25,8 +27,6 @@ def build_memory(
     no_replay: bool,
     runner: str,
     workers: int,
-    refine: str = "",
-    refine_url: str | None = None,
 ) -> str:
     """Build, publish and return ``name@version``.
 
@@ -36,19 +36,31 @@ def build_memory(
     """
     for problem in build_problems(logs, store, name, tag):
         raise problem
-    from flows.environment import keep_home_in
-
-    keep_home_in(Path(work) / "prefect")
     with progress():
-        logging.getLogger("htam").info("starting")  # the packages and the embedded server take seconds
+        logging.getLogger("htam").info("starting")  # the packages take seconds
+        if runner == HERE:
+            return _here(logs, store, name, work=work, model=model, tag=tag, force=force, replay=not no_replay)
+        from flows.environment import keep_home_in
+
+        keep_home_in(Path(work) / "prefect")
         from flows import engine
         from flows.build_memory import build_memory as flow
 
         settings = engine.EngineSettings(runner=runner, workers=workers)
-        reference: str = engine.run(
-            flow, settings, logs, store, name, work, model, tag, force, not no_replay, refine, refine_url
-        )
+        reference: str = engine.run(flow, settings, logs, store, name, work, model, tag, force, not no_replay)
     return reference
+
+
+def _here(logs: list[str], store: str, name: str, *, work: str, model: str, tag: str, force: bool, replay: bool) -> str:
+    """Build in this process, without a Prefect server, whose start costs more than a small build."""
+    from artifacts.memory.store import MemoryStore
+    from builder import build
+
+    built = build.build(logs, build.BuildSettings(name=name, model=model, cache=Path(work) / "build", replay=replay))
+    version = build.publish(built.memory, MemoryStore(store), tag=tag, force=force)
+    build.keep_quarantine(version.reference, built.quarantined, Path(work))
+    build.log.info("published %s as %s", version.reference, tag)
+    return version.reference
 
 
 def build_problems(logs: Sequence[str], store: str, name: str, tag: str) -> Iterator[HtamError | OSError]:
@@ -77,7 +89,8 @@ def progress() -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        yield
+        with doing(handler.beat):
+            yield
     finally:
         logger.removeHandler(handler)
         logger.level, logger.propagate = before
@@ -87,7 +100,13 @@ class _Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._begin = time.monotonic()
+        self.last = "building"
+
+    def beat(self) -> str:
+        """The last line again, with the seconds by now."""
+        return f"{time.monotonic() - self._begin:6.1f} s  still {self.last}"
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
-        click.echo(f"{time.monotonic() - self._begin:6.1f} s  {record.getMessage()}", err=True)
+        self.last = record.getMessage()
+        say(f"{time.monotonic() - self._begin:6.1f} s  {self.last}")

@@ -11,21 +11,24 @@ from typing import NoReturn
 import click
 
 from artifacts.errors import HtamError
+from pipeline.project import defaults_of
 
 COMMANDS = {
     "apply": "Check verified kernels of a run inside an nn.Module.",
     "ask": "Write a run's open LLM requests and evaluation jobs as JSONL.",
+    "bench": "Evaluate candidates of a benchmark and write the field's table.",
     "demo": "Run the main job once on what the project ships.",
     "doctor": "Say what this host can do and what is missing.",
     "evaluate": "Build, check and time one candidate.",
     "explain": "Show why a step of a run chose its direction.",
+    "export": "Write winners as packages of other projects, or logs as training data.",
     "logs": "Look into trajectory logs before mining them.",
+    "mcp": "Give a coding agent judge and memory as tools.",
     "memory": "Build, inspect and publish memories.",
     "optimize": "Optimize tasks with a frozen memory.",
     "report": "Write the HTML page of a run or a memory.",
     "serve": "Serve the deployments of one settings file.",
-    "simulate": "Compare arms on held-out transitions, without LLM or GPU.",
-    "tell": "Give a run answers or measurements and let it go on.",
+    "tell": "Give a run answers or measurements and resume it.",
     "transfer": "Run a transfer study.",
 }
 """Every command with its short help; ``pipeline/commands/<name>.py`` defines ``command``."""
@@ -69,11 +72,16 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="htam-kernels", prog_name="htam")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Make GPU operators fast with LLMs that remember.
 
-    Offline, `htam memory build` mines logs into a frozen memory; online, `htam optimize` uses it.
+    Offline, `htam memory build` mines logs into a frozen memory; online, `htam optimize` uses it. Defaults of options
+    may stand in an `htam.toml`, here or in a folder above.
     """
+    name = context.invoked_subcommand
+    if name is not None and context.default_map is None:
+        context.default_map = defaults_of(name, cli.get_command(context, name))
 
 
 def main(args: list[str] | None = None) -> NoReturn:

@@ -12,9 +12,11 @@ from artifacts.codec import encode
 from artifacts.errors import BadInputError
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Effect, Strategy, Transition
-from artifacts.memory.replay_figures import replay_figures
+from artifacts.memory.shipped import CARD, contents, is_shipped
 from artifacts.memory.store import MemoryStore, MemoryVersion
-from pipeline.report.memory_view import ratio
+from optimizer.prompting.text import clean
+from pipeline.report.memory_view import NO_KERNEL, KernelRow, kernel_rows, ratio
+from pipeline.voice import counted
 
 
 def versions(store: str, name: str | None, as_json: bool) -> str:
@@ -41,7 +43,7 @@ def _version_row(version: MemoryVersion) -> dict[str, Any]:
         "tags": list(version.tags),
         "published": _time(version),
         "rows": rows,
-        "quality": dict(version.manifest.quality),
+        "quality": encode(version.manifest.quality),
         "parent": version.manifest.parent,
     }
 
@@ -100,15 +102,19 @@ def _memory_json(memory: Memory) -> str:
 
 def _memory_lines(memory: Memory) -> str:
     manifest = memory.manifest
-    counts = f"{len(memory.directions)} directions, {len(memory.strategies)} strategies, {len(memory):,} transitions"
+    several = counted(len(memory.strategies), "strategy", "strategies")
+    transitions = counted(len(memory), "transition")
+    counts = f"{counted(len(memory.directions), 'direction')}, {several}, {transitions}"
     lines = [
         f"{memory.reference}: {counts}",
-        f"encoder {manifest.embedding.name or 'unknown'}, {len(manifest.inputs)} input files",
+        f"encoder {manifest.embedding.name or 'unknown'}, {counted(len(manifest.inputs), 'input file')}",
     ]
-    judged = [figures.line for figures in replay_figures(manifest.quality)]
-    lines += judged or ["without replay figures"]
+    if is_shipped(memory.reference):
+        lines += ["", CARD.read_text(encoding="utf-8")]
+    lines += [contents(memory)]
+    lines += [item.line for item in manifest.quality] or ["without replay figures"]
     held = pc.sum(pc.not_equal(memory.table["kernel"], "")).as_py() or 0
-    lines += [f"{held:,} kernels to learn from: htam memory kernels {memory.reference}"] if held else []
+    lines += [f"{counted(held, 'kernel')} to learn from: htam memory kernels {memory.reference}"] if held else []
     for direction in sorted(memory.directions, key=lambda item: -item.effect.n):
         lines.append(f"\n{direction.name} ({direction.direction_id}): {effect(direction.effect)}")
         strategies = _sorted(memory.strategies_of(direction.direction_id))
@@ -134,7 +140,7 @@ def _strategy_lines(strategy: Strategy, rows: list[Transition]) -> str:
     lines += [f"risk: {risk}" for risk in strategy.risks]
     if strategy.recipe and strategy.recipe != strategy.intent:
         lines += ["", strategy.recipe]
-    lines += ["", f"{len(rows)} transitions:"]
+    lines += ["", f"{counted(len(rows), 'transition')}:"]
     lines += [
         _transition_line(row) for row in sorted(rows, key=lambda row: -(row.reward if row.reward is not None else -99))
     ]
@@ -148,8 +154,42 @@ def _transition_line(row: Transition) -> str:
 
 
 def effect(value: Effect) -> str:
-    """An effect in words: mean factor, 95 % interval, numbers."""
-    if value.n == 0:
-        return f"never timed, {value.failures} failed"
+    """An effect in words: mean factor, 95 % interval over tasks, numbers; no factor where too few tasks tell of it."""
+    tries = f"{value.n} timed, {value.failures} failed"
+    if not value.known:
+        return f"{tries}: too few tasks ({value.tasks}) for an effect"
     interval = f"{ratio(value.low):.2f}–{ratio(value.high):.2f}"
-    return f"{ratio(value.mean):.2f}× ({interval}), {value.n} timed, {value.failures} failed"
+    return f"{ratio(value.mean):.2f}× ({interval}) over {value.tasks} tasks, {tries}"
+
+
+SHOWN = 12
+"""Digits of the SHA-256 of a source that name it."""
+
+
+def kernels(memory: Memory, sha256: str | None, as_json: bool) -> str:
+    """All kernels, or the source of the one that ``sha256`` begins, without characters that a reader cannot see.
+
+    Raises:
+        BadInputError: no kernel, or more than one, has such a hash.
+    """
+    rows = kernel_rows(memory)
+    if sha256 is not None:
+        return _source(memory, rows, sha256)
+    if as_json:
+        return json.dumps([encode(row) for row in rows], indent=1)
+    if not rows:
+        return f"{memory.reference} holds no kernel: {NO_KERNEL}"
+    width = max(len(row.task) for row in rows)
+    return "\n".join(
+        f"{row.sha256[:SHOWN]}  {row.arch:>8} {row.language:>6}  {row.task:<{width}}  "
+        f"{row.speedup:>7.2f}× its reference, {row.found:.2f}× its first candidate"
+        for row in rows
+    )
+
+
+def _source(memory: Memory, rows: list[KernelRow], sha256: str) -> str:
+    found = {row.sha256: row.kernel for row in rows if row.sha256.startswith(sha256)}
+    if len(found) != 1:
+        problem = f"{len(found)} kernels of {memory.reference} have a hash that begins with {sha256!r}"
+        raise BadInputError(problem, f"htam memory kernels {memory.reference} lists them")
+    return clean(next(iter(found.values())))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
-from artifacts.measurement import Timing
+from artifacts.codec import decode
+from artifacts.measurement import Measurement, Timing, doubt_mark
 from pipeline.report.charts import microseconds
+from pipeline.voice import counted, doing, quiet, say
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -20,15 +22,25 @@ if TYPE_CHECKING:
     from artifacts.runlog import Event
     from optimizer.llm.openai_client import Retry
 
-DOING = {"request": "asking", "answer": "answered", "candidate": "measuring", "measurement": "measured"}
+DOING = {"task_started": "checking", "request": "asking", "answer": "answered", "candidate": "measuring"}
+DOING |= {"measurement": "measured"}
 """Kind of an event → what a task does after it."""
-WAITING = ("asking", "measuring")
+WAITING = {
+    "checking": "running the reference of",
+    "asking": "waiting for an answer for",
+    "measuring": "building and measuring",
+}
+"""What a task does while it waits → the same for a line of its own."""
+MOST_WAITING = 3
+"""Tasks that such a line names at most."""
 AGAIN = "/confirm"
 """End of the key of a winner's second measurement."""
+REFERENCE = "/reference"
+"""End of the key of a task's check."""
 
 
 class Progress:
-    """Listens to a run's new events; a context manager around one sitting.
+    """Listens to a run's new events; a context manager around one session.
 
     Args:
         tasks: task ids in order; ``steps``: steps that they take on average.
@@ -40,9 +52,11 @@ class Progress:
         self._calls = 0
         self._usd = 0.0
         self._live: Live | None = None
+        self._beating = doing(self._now)
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        self._beating.__enter__()
+        if sys.stderr.isatty() and not quiet():
             from rich.console import Console
             from rich.live import Live
 
@@ -55,11 +69,27 @@ class Progress:
     ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
+        self._beating.__exit__(kind, error, trace)
+
+    def _now(self) -> str:
+        """What the tasks wait for, on one line; nothing where a table shows it."""
+        waiting: dict[str, list[str]] = {}
+        for task, row in self._rows.items():
+            if words := row.waits():
+                waiting.setdefault(words, []).append(f"{task.rpartition('/')[2]} ({row.seconds:.0f} s)")
+        lines = [f"{words} {', '.join(tasks[:MOST_WAITING])}{_more(tasks)}" for words, tasks in waiting.items()]
+        return "" if self._live is not None else "; ".join(lines) or "working"
 
     def recall(self, events: Iterable[Event]) -> None:
-        """Take in what happened before this sitting, without a word."""
+        """Take in what happened before this session, without a word."""
         for event in events:
             self._take(event)
+
+    @property
+    def known(self) -> str:
+        """How many of all steps were taken, in words; empty when none was."""
+        done = sum(row.steps for row in self._rows.values())
+        return f"{done} of {counted(self._steps * len(self._rows), 'step')} known" if done else ""
 
     def __call__(self, event: Event) -> None:
         """Take in one event, and say it where there is no table."""
@@ -67,20 +97,23 @@ class Progress:
         key, again = event.key.removesuffix(AGAIN), event.key.endswith(AGAIN)
         if self._live is None and (event.kind == "step" or again):
             what = "measured again" if again else event.payload["mode"]
-            click.echo(f"{key}  {what:<8}  {outcome(_result(event))}", err=True)
+            say(f"{key}  {what:<8}  {outcome(_result(event))}")
+        elif self._live is None and key.endswith(REFERENCE) and event.kind == "measurement" and event.payload["error"]:
+            say(f"{key}  {outcome(_result(event))}")
 
     def _take(self, event: Event) -> None:
         if event.kind == "answer":
             self._calls += 1
             self._usd += event.payload["cost_usd"] or 0.0
-        row = self._rows.get(event.key.removesuffix(AGAIN).rsplit("/", 1)[0])
+        begun = event.kind == "task_started"
+        row = self._rows.get(event.key if begun else event.key.removesuffix(AGAIN).rsplit("/", 1)[0])
         if row is not None:
             row.take(event)
 
     def say(self, line: str) -> None:
         """Print a line that stays, above the table where there is one."""
         if self._live is None:
-            click.echo(line, err=True)
+            say(line)
         else:
             self._live.console.print(line, markup=False, highlight=False)
 
@@ -88,7 +121,7 @@ class Progress:
         """Say that a task waits because its endpoint gave no answer, and why."""
         task = retry.request.task
         if self._live is None:
-            click.echo(f"{task}/{retry.request.slot}  {retry}", err=True)
+            say(f"{task}/{retry.request.slot}  {retry}")
         elif task in self._rows:
             self._rows[task].does(str(retry))
 
@@ -96,13 +129,19 @@ class Progress:
         from rich.table import Table
 
         done, planned = sum(row.steps for row in self._rows.values()), self._steps * len(self._rows)
-        table = Table(caption=f"{done} of {planned} steps, {self._calls} answers, {self._usd:.2f} USD")
-        for name in ("task", "step", "best over eager", "now"):
+        table = Table(
+            caption=f"{done} of {counted(planned, 'step')}, {counted(self._calls, 'answer')}, {self._usd:.2f} USD"
+        )
+        for name in ("task", "step", "best speedup", "now"):
             table.add_column(name)
         for task, row in self._rows.items():
             best = "" if row.best is None else f"{row.best:.2f}x"
             table.add_row(task, str(row.steps), best, row.now())
         return table
+
+
+def _more(tasks: list[str]) -> str:
+    return f" and {len(tasks) - MOST_WAITING} more" if len(tasks) > MOST_WAITING else ""
 
 
 class _Row:
@@ -115,9 +154,18 @@ class _Row:
         self._since = 0.0
 
     def now(self) -> str:
-        """What is going on, and for how long where something is waited for."""
+        """What the task is doing, and for how long where it waits."""
         seconds = time.monotonic() - self._since
         return f"{self._now}, {seconds:.0f} s" if self._now in WAITING and seconds >= 1 else self._now
+
+    @property
+    def seconds(self) -> float:
+        """Since the task does what it does."""
+        return time.monotonic() - self._since
+
+    def waits(self) -> str:
+        """What the task waits for; empty when it does not."""
+        return WAITING.get(self._now, "")
 
     def does(self, what: str) -> None:
         """Note what begins now."""
@@ -130,7 +178,8 @@ class _Row:
         if event.kind == "step":
             self.steps = max(self.steps, event.payload["index"] + 1)
             self.does(outcome(event.payload)[:60])
-            ratio = _speedup(event.payload)
+            measured = _measurement(event.payload)
+            ratio = None if measured is None else measured.speedup()
             if ratio is not None:
                 self.best = max(ratio, self.best or 0.0)
         elif event.key.endswith(AGAIN):
@@ -144,29 +193,43 @@ def _result(event: Event) -> Mapping[str, Any]:
 
 def outcome(payload: Mapping[str, Any]) -> str:
     """What a ``step`` event gave, in a few words."""
-    measured = payload["measurement"]
+    measured = _measurement(payload)
     if measured is None:
         return f"no candidate: {payload['error']}"
-    if measured["timing"] is None:
-        first = (measured["error"].splitlines() or [""])[0]
-        return f"{measured['outcome']}: {first[:100]}"
-    ratio = _speedup(payload)
-    busy = " (not steady: a busy host?)" if any(_unsteady(timing) for timing in _timings(measured)) else ""
-    speed = "" if ratio is None else f", {ratio:.2f}x eager"
-    return f"correct, {microseconds(measured['timing']['median_us'])}{speed}{busy}"
+    if measured.timing is None:
+        return f"{measured.outcome.value}: {measured.first_error}"
+    ratio = measured.speedup()
+    doubt = doubt_mark(measured.doubts)
+    speed = "" if ratio is None else f", {ratio:.2f}x {measured.fastest_baseline}"
+    stays = _lost_paired(measured, payload.get("state", {}).get("runtime_us"))
+    return f"correct, {microseconds(measured.timing.median_us)}{speed}{doubt and f' ({doubt}: believe it less)'}{stays}"
 
 
-def _timings(measured: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [measured["timing"], *measured["baselines"].values()]
+def _lost_paired(measured: Measurement, before_us: float | None) -> str:
+    """Why a candidate that looks faster than its parent did, ``before_us`` then, is not taken for faster."""
+    timing, incumbent = measured.timing, measured.incumbent
+    if timing is None or incumbent is None or measured.faster_than_incumbent is not False or before_us is None:
+        return ""
+    looked = before_us / timing.median_us
+    if looked <= 1:
+        return ""
+    low, ratio, high = paired_ratio(timing, incumbent)
+    return f"; looked {looked:.2f}x, paired {ratio:.2f}x [{low:.2f}, {high:.2f}]: the incumbent stays"
 
 
-def _unsteady(timing: Mapping[str, Any]) -> bool:
-    median, samples = timing["median_us"], tuple(timing.get("samples_us", ()))
-    return Timing(median_us=median, low_us=median, high_us=median, samples_us=samples).unsteady
+def paired_ratio(timing: Timing, incumbent: Timing) -> tuple[float, float, float]:
+    """(low, median, high) of incumbent time / candidate time over blocks of two calls of each, as they were timed."""
+    from optimizer.evaluation.verify.timing import median_interval
+
+    def blocks(of: Timing) -> list[float]:
+        return [math.sqrt(first * second) for first, second in itertools.pairwise(of.samples_us)][::2]
+
+    ours, theirs = blocks(timing), blocks(incumbent)
+    if not ours or len(ours) != len(theirs):
+        middle = incumbent.median_us / timing.median_us
+        return incumbent.low_us / timing.high_us, middle, incumbent.high_us / timing.low_us
+    return median_interval([other / own for own, other in zip(ours, theirs, strict=True)])
 
 
-def _speedup(payload: Mapping[str, Any]) -> float | None:
-    measured = payload["measurement"]
-    if measured is None or measured["timing"] is None or "eager" not in measured["baselines"]:
-        return None
-    return float(measured["baselines"]["eager"]["median_us"] / measured["timing"]["median_us"])
+def _measurement(payload: Mapping[str, Any]) -> Measurement | None:
+    return None if payload["measurement"] is None else decode(Measurement, payload["measurement"])

@@ -1,4 +1,4 @@
-"""``docs/cli.md`` from the commands themselves: ``python -m pipeline.reference > docs/cli.md``."""
+"""``docs/reference/cli.md`` from the commands themselves: ``python -m pipeline.reference > docs/reference/cli.md``."""
 
 from __future__ import annotations
 

@@ -5,22 +5,35 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import click
+
 from artifacts.candidate import Language, source_hash
+from artifacts.device import device_spec
 from artifacts.errors import BadInputError, UnavailableError
+from artifacts.memory.shipped import SHIPPED, is_shipped, load_memory, steps_on
 from artifacts.memory.store import LATEST
 from artifacts.runlog import RunLog
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
-from optimizer.evaluation.job import EvaluationSettings
-from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, pool_path, read_manifest
-from optimizer.run.opening import load_memory, task_entry
+from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, cluster_address, read_manifest
+from optimizer.run.opening import take_steps, task_entry
 from optimizer.search.settings import SearchSettings
 from optimizer.tasks import Task
+from pipeline.precision import evaluation_settings
 
+NO_MEMORY = "none"
+"""What ``--memory`` is given to leave out the shipped memory."""
+DEFAULT_ARM = "htam"
+STEPS = 6
+"""Steps a task that a run takes on average unless it is told."""
+RESUMING = frozenset({"path", "steps", "store", "as_json", "quiet", "workers", "concurrency", "prices"})
+"""Parameters, beside budgets, that may be given when a run is resumed without its tasks."""
 DEFAULT_STORE = "memories"
 """Where a run that begins looks for its memory unless it is told."""
 
@@ -31,40 +44,74 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
     Raises:
         BadInputError: options that do not go together, or a value out of range.
         UnavailableError: no device for the backend.
+        click.MissingParameter: no ``--llm``.
     """
+    if options["llm"] is None:
+        raise click.MissingParameter(param_hint="'--llm'", param_type="option")
     known = read_manifest(RunLog.open(path)) if RunLog.is_run(path) else None
     backend = options["backend"]
     store = options["store"] or (DEFAULT_STORE if known is None else known.store)
+    device, language = _device(options, known), _language(options["language"], backend)
+    arm, memory = _arm_and_memory(options, known, store, device, language)
     try:
         return RunManifest(
             run_id=path.resolve().name,
-            arm=_arm(options["arm"]),
+            arm=arm,
             llm=options["llm"],
             model=_model(options["llm"]),
             evaluator=options["evaluator"],
             backend=backend,
-            device=_device(options, known),
-            language=_language(options["language"], backend),
-            memory=_memory(options, known, store),
+            device=device,
+            language=language,
+            memory=memory,
             store=store,
             seed=_seed(options, known),
-            tasks=tuple(task_entry(task, source_hash(task.source)) for task in tasks),
+            tasks=tuple(task_entry(_cast(task, options["dtype"]), source_hash(task.source)) for task in tasks),
             search=SearchSettings(
-                steps=options["steps"],
+                steps=options["steps"] or (STEPS if known is None else known.search.steps),
                 candidates=options["candidates"],
                 shared=options["shared"],
                 reallocate=not options["fixed_steps"],
                 confirm=_confirm(options, known),
             ),
-            selection=Selection(explore=options["explore"], lead=options["lead"], leave_out=options["leave_out"]),
-            evaluation=EvaluationSettings(baselines=("eager", *options["baselines"]), profile=options["profile"]),
+            selection=Selection(explore=options["explore"], margin=options["margin"], leave_out=options["leave_out"]),
+            evaluation=evaluation_settings(
+                options["precision"], options["dtype"], options["baselines"], profile=options["profile"]
+            ),
             temperature=options["temperature"],
             max_tokens=options["max_tokens"],
             tunables=options["tunables"],
+            answers=options["answers"],
             code_version=version("htam-kernels"),
         )
     except ValueError as problem:
         raise BadInputError(str(problem), "see htam optimize --help") from problem
+
+
+def resumed(path: Path, steps: int | None, given: Iterable[str]) -> RunLog:
+    """The run in ``path``, which keeps all of its settings but the number of steps.
+
+    Args:
+        given: names of the parameters on the command line.
+
+    Raises:
+        BadInputError: there is no run, or a parameter that the run has fixed is given.
+        RunLogError: the number of steps cannot be changed so.
+    """
+    if not RunLog.is_run(path):
+        raise BadInputError(f"no TASK is named and {path} holds no run", "name tasks, or --run of an existing run")
+    fixed = [name for name in given if name not in RESUMING and not name.startswith("budget_")]
+    if fixed:
+        option = f"--{fixed[0].replace('_', '-')}"
+        raise BadInputError(f"a run that is resumed without TASK keeps its {option}", "leave the option out")
+    log = RunLog.open(path)
+    take_steps(log, steps or read_manifest(log).search.steps)
+    return log
+
+
+def _cast(task: Task, dtype: str | None) -> Task:
+    """The task as the evaluator will make it: for states, by which a memory finds what is alike."""
+    return replace(task, dtype=dtype) if dtype else task
 
 
 def _arm(wanted: str) -> str:
@@ -75,8 +122,8 @@ def _arm(wanted: str) -> str:
 
 def _language(wanted: str | None, backend: str) -> Language:
     if wanted is None:
-        return LANGUAGES[backend]
-    if (wanted == "cpp") != (backend == "cpu"):
+        return LANGUAGES[backend][0]
+    if wanted not in LANGUAGES[backend]:
         raise BadInputError(f"candidates in {wanted} do not run on --backend {backend}", "change one of them")
     return Language(wanted)
 
@@ -106,17 +153,46 @@ def _model(llm: str) -> str:
     return entries[0].model
 
 
-def _memory(options: Mapping[str, Any], known: RunManifest | None, store: str) -> str:
-    wanted = str(options["memory"]).removesuffix(f"@{LATEST}")
-    if options["arm"] in WITHOUT_MEMORY:
-        if wanted:
-            raise BadInputError(f"arm {options['arm']} uses no memory", "leave --memory out")
-        return ""
-    if not wanted:
-        raise BadInputError(f"arm {options['arm']!r} needs a memory", "give --memory NAME, or use --arm feedback")
-    if known is not None and known.memory.partition("@")[0] == wanted:
-        return known.memory
-    return load_memory(store, wanted).reference
+def _arm_and_memory(
+    options: Mapping[str, Any], known: RunManifest | None, store: str, device: str, language: Language
+) -> tuple[str, str]:
+    """Arm and ``name@version``: what was asked for, else the shipped memory where it knows the device."""
+    arm, wanted = _arm(options["arm"]), str(options["memory"]).removesuffix(f"@{LATEST}")
+    if arm in WITHOUT_MEMORY:
+        if wanted not in ("", NO_MEMORY):
+            raise BadInputError(f"arm {arm} uses no memory", "leave --memory out")
+        return arm, ""
+    if wanted == NO_MEMORY:
+        return _without_memory(arm), ""
+    if wanted and known is not None and wanted == known.memory.partition("@")[0]:
+        return arm, known.memory
+    if wanted:
+        return arm, load_memory(store, wanted).reference
+    return _shipped(arm, known, device, language)
+
+
+def _shipped(arm: str, known: RunManifest | None, device: str, language: Language) -> tuple[str, str]:
+    if known is not None and (is_shipped(known.memory) or known.arm in WITHOUT_MEMORY):
+        return known.arm, known.memory
+    memory, spec = load_memory("", SHIPPED), device_spec(device)
+    steps = steps_on(memory, spec.arch, language.value)
+    if steps:
+        there = f"{steps} steps in {language.value} on {spec.arch}"
+        click.echo(f"memory {memory.reference}: {there}; --memory none leaves it out", err=True)
+        return arm, memory.reference
+    click.echo(f"the shipped memory knows no steps in {language.value} on {spec.name}: none is used", err=True)
+    return _without_memory(arm), ""
+
+
+def _without_memory(arm: str) -> str:
+    """The arm that does what is left of the default one without a memory.
+
+    Raises:
+        BadInputError: another arm was asked for, and it is nothing without one.
+    """
+    if arm != DEFAULT_ARM:
+        raise BadInputError(f"arm {arm!r} needs a memory", "give --memory NAME, or use --arm feedback")
+    return "feedback"
 
 
 def _device(options: Mapping[str, Any], known: RunManifest | None) -> str:
@@ -126,11 +202,11 @@ def _device(options: Mapping[str, Any], known: RunManifest | None) -> str:
         return known.device
     if options["backend"] == "cpu":
         return "cpu"
-    pool = pool_path(options["evaluator"])
-    if pool is not None:
-        from optimizer.evaluation.pool.evaluator import device_name
+    if address := cluster_address(options["evaluator"]):
+        from optimizer.evaluation.worker.cluster import ClusterEvaluator
 
-        return device_name(pool, options["backend"])
+        with closing(ClusterEvaluator(address)) as cluster:
+            return cluster.device_name(options["backend"])
     if options["evaluator"] == "files":
         raise BadInputError("measurements come from elsewhere and the device is not named", "give --device, e.g. h200")
     return _gpu_name()

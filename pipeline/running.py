@@ -1,4 +1,4 @@
-"""Sitting with a run: live progress, a safe stop, and what to do next."""
+"""A session of a run: live progress, a safe stop, and what to do next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from artifacts.errors import BadTaskError
+from artifacts.measurement import describe_speedups
 from pipeline.progress import Progress
+from pipeline.voice import counted, say
 
 if TYPE_CHECKING:
     from artifacts.runlog import RunLog
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from optimizer.search.session import Session, Standing
 
 
-def go_on(log: RunLog, resources: Resources, *, store: str = "", as_json: bool = False) -> Standing:
+def advance(log: RunLog, resources: Resources, *, store: str = "", as_json: bool = False) -> Standing:
     """Advance a run as far as it goes, print where it stands, and raise what a user must solve.
 
     Args:
@@ -27,27 +30,37 @@ def go_on(log: RunLog, resources: Resources, *, store: str = "", as_json: bool =
 
     Raises:
         HtamError: budget used up, endpoint gone, ...; everything measured so far is kept.
+        BadTaskError: the run is complete but for tasks whose reference cannot be evaluated.
         click.Abort: stopped by Ctrl-C before its end, so that no later command takes it for done.
     """
     stopped: list[int] = []
-    standing = asyncio.run(_sit(log, resources, store, stopped))
+    standing = asyncio.run(_session(log, resources, store, stopped))
     _report(log.path, standing, as_json)
-    if standing.result.problem is not None:
-        raise standing.result.problem
+    if standing.problem is not None:
+        raise standing.problem
     if stopped and not standing.complete:
         raise click.Abort
+    if standing.complete and standing.unusable:
+        *several, last = _unusable(standing)
+        what = f"{len(several) + 1} tasks cannot be evaluated, see above" if several else last
+        raise BadTaskError(what, "correct the task file and start another run")
     return standing
 
 
-async def _sit(log: RunLog, resources: Resources, store: str, stopped: list[int]) -> Standing:
-    from optimizer.run.holding import release_memory
+def _unusable(standing: Standing) -> list[str]:
+    return [f"{task}: cannot be evaluated, {reason}" for task, reason in standing.unusable.items()]
+
+
+async def _session(log: RunLog, resources: Resources, store: str, stopped: list[int]) -> Standing:
     from optimizer.run.manifest import read_manifest
-    from optimizer.run.opening import OpenRun
+    from optimizer.run.opening import OpenRun, release_memory
     from optimizer.run.winners import write_winners
 
     known = read_manifest(log)
     progress = Progress(tuple(entry.task.task_id for entry in known.tasks), known.search.steps)
     progress.recall(log.events())
+    if progress.known:
+        say(f"resumes: {progress.known}")
     run = OpenRun(log, resources=resources, listener=progress, on_retry=progress.retrying, store=store)
     try:
         session = run.session()
@@ -56,7 +69,7 @@ async def _sit(log: RunLog, resources: Resources, store: str, stopped: list[int]
             standing = await session.advance()
         write_winners(log.path, session.searches, run.manifest)
         if standing.complete:
-            for manifest in (known, run.manifest):  # a run that was begun elsewhere holds its memory there
+            for manifest in (known, run.manifest):  # a run that started elsewhere holds its memory there
                 release_memory(log.path, manifest)
         return standing
     finally:
@@ -80,15 +93,20 @@ def _report(path: Path, standing: Standing, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary(path, standing), indent=1))
         return
-    for finished in standing.result.finished:
-        speed = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in finished.speedups.items()) or "no correct candidate"
-        again = ", measured again" if finished.confirmed else ""
-        again += f" ({finished.confirmed.doubt})" if finished.confirmed and finished.confirmed.doubt else ""
-        click.echo(f"{finished.task_id}: {speed}{again}, after {finished.steps} steps ({finished.reason})")
-    if standing.result.finished:
+    for finished in standing.finished:
+        speed = describe_speedups(finished.speedups) or "no correct candidate"
+        again = "" if not finished.speedups else ", measured again" if finished.confirmed else ", unconfirmed"
+        doubts = "".join(f" ({doubt.text})" for doubt in finished.doubts)
+        click.echo(
+            f"{finished.task_id}: {speed}{again}{doubts}, after {counted(finished.steps, 'step')} ({finished.reason})"
+        )
+    if (path / "best").is_dir():
         click.echo(f"best candidates: {path / 'best'}")
-    for task_id, reason in standing.result.suspended.items():
-        known = reason == str(standing.result.problem)  # said last, once for all tasks
+    unusable = _unusable(standing)
+    for line in unusable if len(unusable) > 1 or not standing.complete else ():  # a single one is the command's end
+        click.echo(line)
+    for task_id, reason in standing.suspended.items():
+        known = reason == str(standing.problem)  # said last, once for all tasks
         if not (known or standing.open_requests or standing.open_jobs):
             click.echo(f"{task_id}: not finished, {reason}")
     if standing.open_requests or standing.open_jobs:
@@ -98,15 +116,17 @@ def _report(path: Path, standing: Standing, as_json: bool) -> None:
 def _next(path: Path, standing: Standing) -> str:
     parts, files = [], []
     if standing.open_requests:
-        parts.append(f"{len(standing.open_requests)} LLM requests")
+        parts.append(counted(len(standing.open_requests), "LLM request"))
         files.append("--requests requests.jsonl")
     if standing.open_jobs:
-        parts.append(f"{len(standing.open_jobs)} evaluation jobs")
+        parts.append(counted(len(standing.open_jobs), "evaluation job"))
         files.append("--jobs jobs.jsonl")
+    run, several = shlex.quote(str(path)), len(standing.open_requests) + len(standing.open_jobs) > 1
+    by_hand = f"\nby hand: htam ask {run} --print, then htam tell {run} --answer FILE" if standing.open_requests else ""
     return (
-        f"{' and '.join(parts)} are open.\n"
-        f"next: htam ask {shlex.quote(str(path))} {' '.join(files)}\n"
-        f"then: htam tell {shlex.quote(str(path))} FILE... with the answers or measurements"
+        f"{' and '.join(parts)} {'are' if several else 'is'} open.\n"
+        f"next: htam ask {run} {' '.join(files)}\n"
+        f"then: htam tell {run} FILE... with the answers or measurements{by_hand}"
     )
 
 
@@ -119,6 +139,7 @@ def summary(path: Path, standing: Standing) -> dict[str, Any]:
         "complete": standing.complete,
         "open_requests": len(standing.open_requests),
         "open_jobs": len(standing.open_jobs),
-        "suspended": dict(standing.result.suspended),
-        "finished": [encode(finished) for finished in standing.result.finished],
+        "suspended": dict(standing.suspended),
+        "unusable": dict(standing.unusable),
+        "finished": [encode(finished) for finished in standing.finished],
     }

@@ -1,12 +1,7 @@
-"""The settings file of ``htam serve``: what a team runs, how often, and with which budget.
-
-One table a job: ``[[rebuild]]``, ``[[optimize]]``, ``[[transfer]]``; ``[service]`` says where Prefect lives and
-``[[notify]]`` who is told what became of a run.
-"""
+"""The settings file of ``htam serve``: what a team runs, how often, and with which budget."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +9,8 @@ from typing import Any
 
 from artifacts.codec import decode
 from artifacts.errors import BadInputError
-from flows.notice import Notice
+from flows.notifications import Notification
+from pipeline.project import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +41,7 @@ class RebuildJob:
 
     Attributes:
         tag: moved to the new version unless its replay is worse.
-        model, refine, refine_url: encoder, and language model that rewrites texts, as for ``htam memory build``.
+        model: encoder, as for ``htam memory build``.
         runner, workers, address: as in :class:`flows.engine.EngineSettings`.
     """
 
@@ -56,8 +52,6 @@ class RebuildJob:
     every_s: float = 0.0
     tag: str = "latest"
     model: str = "all-MiniLM-L6-v2"
-    refine: str = ""
-    refine_url: str | None = None
     runner: str = "threads"
     workers: int = 0
     address: str = ""
@@ -65,32 +59,21 @@ class RebuildJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeJob:
-    """Tune a suite of tasks, one run a task below ``runs``; budgets are for each run.
+    """Tune a suite of tasks, one run a task below ``runs``.
 
     Attributes:
-        devices: GPU numbers, each given to one run at a time; empty for the CPU backend and for pools.
-        work_pool: Prefect work pool whose workers, one a GPU, run the tasks; see docs/flows.md.
-        evaluator: ``local``, ``files`` or ``pool:DIR``, as for ``htam optimize``.
-        timeout_s: after which a task's process is ended; two more tries go on where it stopped.
+        options: of ``htam optimize``, without dashes; budgets among them are for each run.
+        devices: GPU numbers of this host, each given to one run at a time; empty where others evaluate.
+        timeout_s: after which a task's process is ended; two more tries resume where it stopped.
     """
 
     name: str
     tasks: tuple[str, ...]
     runs: str
-    memory: str = ""
-    store: str = "memories"
-    backend: str = "cpu"
-    llm: str = "files"
-    evaluator: str = "local"
-    arm: str = "htam"
-    steps: int = 6
-    candidates: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
-    work_pool: str = ""
     cron: str = ""
     every_s: float = 0.0
-    max_usd: float | None = None
-    max_calls: int | None = None
     timeout_s: float | None = None
 
 
@@ -115,7 +98,7 @@ class TeamSettings:
     rebuild: tuple[RebuildJob, ...] = ()
     optimize: tuple[OptimizeJob, ...] = ()
     transfer: tuple[TransferJob, ...] = ()
-    notify: tuple[Notice, ...] = ()
+    notify: tuple[Notification, ...] = ()
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -150,15 +133,18 @@ def read_settings(path: Path) -> TeamSettings:
         raise BadInputError(f"{path}: {problem.what}", problem.fix) from problem
 
 
-def read_toml(path: Path) -> Mapping[str, Any]:
-    """A TOML file as plain data.
-
-    Raises:
-        BadInputError: no such file, or no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise BadInputError(f"{path} cannot be read ({problem.strerror})", "check the path") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise BadInputError(f"{path} is no TOML: {problem}", "correct the file") from problem
+def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
+    """Name of the flow that does ``job``, and its parameters."""
+    if isinstance(job, RebuildJob):
+        engine = {"runner": job.runner, "workers": job.workers, "address": job.address}
+        named = {"logs": list(job.logs), "store": job.store, "name": job.name, "tag": job.tag, "model": job.model}
+        return "rebuild", named | {"work": work, "engine": engine}
+    if isinstance(job, TransferJob):
+        return "transfer", {"study": job.study}
+    return "optimize", {
+        "tasks": list(job.tasks),
+        "runs": job.runs,
+        "options": dict(job.options),
+        "devices": list(job.devices),
+        "timeout_s": job.timeout_s,
+    }

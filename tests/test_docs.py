@@ -14,29 +14,37 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
-EVALUATION, EXAMPLES, OPTIMIZER = "docs/evaluation.md", "examples/logs/README.md", "docs/optimizer.md"
-RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as eager with the memory and {:.2f}× without it"
+LLM = "docs/reference/llm.md"
+EVALUATION, EXAMPLES = "docs/reference/evaluation.md", "examples/logs/README.md"
+MEMORY = "docs/explanation/memory.md"
+EXPERIENCE = "docs/decisions/0009-tell-the-devices-own-record.md"
+RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as `eager_fp32` with the memory and {:.2f}× without it"
 FIGURES = [
-    ("README.md", RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
-    ("README.md", RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
+    (LLM, "of {} steps drawn from", "answers/drawn", ("steps",)),
+    (LLM, "the edits have {:.0%} of", "answers/drawn", ("share",)),
+    (LLM, "median of a step {:.0%}), and", "answers/drawn/share_by_step", ("median",)),
+    (LLM, "and {} are longer than the file", "answers/drawn", ("longer_as_edits",)),
+    (MEMORY, RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
+    (MEMORY, RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
     (EXAMPLES, RATIO, "optimize-h200/winners/ratio", ("ratio", "low", "high")),
     (EXAMPLES, RATIO, "optimize-h200-compute/winners/ratio", ("ratio", "low", "high")),
     *(
         (page, RATIO, "optimize-h200-transfer/winners/ratio", ("ratio", "low", "high"))
-        for page in ("README.md", "CHANGELOG.md", EXAMPLES, OPTIMIZER, "docs/decisions/0010-show-a-verified-kernel.md")
+        for page in (MEMORY, "CHANGELOG.md", EXAMPLES, EXPERIENCE, "docs/decisions/0010-show-a-verified-kernel.md")
     ),
     *(
         (page, RATIO, f"optimize-h200-transfer/paired/{step}/ratio", ("ratio", "low", "high"))
-        for page in (EXAMPLES, OPTIMIZER)
+        for page in (EXAMPLES, EXPERIENCE, MEMORY)
         for step in range(4)
     ),
     *(
         (page, RATIO, f"optimize-h200-transfer/groups/{group}/winners/ratio", ("ratio", "low", "high"))
-        for page in (EXAMPLES, OPTIMIZER)
+        for page in (EXAMPLES, EXPERIENCE, MEMORY)
         for group in ("arithmetic", "memory")
     ),
     *(
-        (OPTIMIZER, RATIO, f"optimize-h200-transfer/groups/{group}/paired/{step}/ratio", ("ratio", "low", "high"))
+        (page, RATIO, f"optimize-h200-transfer/groups/{group}/paired/{step}/ratio", ("ratio", "low", "high"))
+        for page in (EXPERIENCE, MEMORY)
         for group in ("arithmetic", "memory")
         for step in range(4)
     ),
@@ -44,7 +52,8 @@ FIGURES = [
         (page, RATIO, f"first-calls-h200/pairs/{arms}", ("ratio", "low", "high"))
         for page, pairs in (
             (EXAMPLES, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
-            (OPTIMIZER, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
+            (EXPERIENCE, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
+            (MEMORY, ("htam|feedback", "shuffled|feedback", "htam|shuffled")),
             ("docs/decisions/0010-show-a-verified-kernel.md", ("htam|feedback", "shuffled|feedback")),
         )
         for arms in pairs
@@ -59,16 +68,7 @@ FIGURES = [
     (EVALUATION, "{:.2f} × for 54 small candidates", "evaluation-h200/devices/small", ("gain",)),
     (EVALUATION, "{:.2f} s, sandbox and CUDA context", "profile-h200", ("fresh_process_median_s",)),
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
-    ("docs/flows.md", "Prefect adds {:.1%} to 1,000 mapped tasks", "flows", ("overhead",)),
-    ("docs/flows.md", "one server start of {:.0f} s", "flows", ("server_start_s",)),
-    ("docs/flows.md", "one: {:.2f} ×", "pool-h200", ("ratio",)),
-    (EVALUATION, "through a pool {:.2f} ×", "pool-h200", ("ratio",)),
-    (
-        "docs/flows.md",
-        "({} workers, {} tuning runs, {} flows)",
-        "soak",
-        ("killed_worker", "killed_tuning", "killed_flow"),
-    ),
+    ("docs/how-to/gpu-hosts.md", "did {:.2f} × the evaluations", "pool-h200", ("ratio",)),
 ]
 """Page, what it says with places for figures, result file and place in it, names of the figures there."""
 
@@ -96,6 +96,12 @@ def anchors(page: Path) -> set[str]:
     """What a link may name in ``page``, as GitHub makes it from the headings."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_are_wrapped(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    assert [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -5,195 +5,95 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 from artifacts.features.python_facts import PythonFacts
+from artifacts.features.tokens import by_word
 
-TRITON: Mapping[str, str] = {
-    "triton.jit": "triton_kernel",
-    "triton.autotune": "triton_autotune",
-    "triton.heuristics": "triton_heuristics",
-    "tl.dot": "triton_dot",
-    "tl.dot_scaled": "triton_dot",
-    "tl.make_block_ptr": "triton_block_pointer",
-    "tl.advance": "triton_block_pointer",
-    "tl.make_tensor_descriptor": "tma",
-    "tl._experimental_descriptor_load": "tma",
-    "tl.multiple_of": "triton_hints",
-    "tl.max_contiguous": "triton_hints",
-    "tl.sum": "triton_reduce",
-    "tl.max": "triton_reduce",
-    "tl.min": "triton_reduce",
-    "tl.reduce": "triton_reduce",
-    "tl.argmax": "triton_reduce",
-    "tl.cumsum": "scan",
-    "tl.associative_scan": "scan",
-    "tl.static_range": "unroll",
-    "tl.exp2": "exp2",
-    "tl.math.exp2": "exp2",
-    "tl.fma": "fma",
-    "tl.where": "predication",
-    "tl.num_programs": "grid_stride_loop",
-    "tl.swizzle2d": "tile_rasterization",
-    "tl.trans": "transposed_layout",
-    "tl.permute": "transposed_layout",
-    "tl.int64": "wide_index",
-    "tl.float16": "half_precision",
-    "tl.bfloat16": "bfloat16",
-    "tl.float8e4nv": "fp8",
-    "tl.float8e5": "fp8",
-    "tl.int8": "int8",
-    "tl.float64": "double_precision",
-    "tl.inline_asm_elementwise": "inline_asm",
-    "tl.sigmoid": "activation_in_kernel",
-    "tl.constexpr": "template_constants",
-    "tl.debug_barrier": "software_pipeline",
-}
+TRITON = by_word(
+    {
+        "triton_kernel": "triton.jit",
+        "triton_autotune": "triton.autotune",
+        "triton_heuristics": "triton.heuristics",
+        "triton_dot": "tl.dot tl.dot_scaled",
+        "triton_block_pointer": "tl.make_block_ptr tl.advance",
+        "tma": "tl.make_tensor_descriptor tl._experimental_descriptor_load",
+        "triton_hints": "tl.multiple_of tl.max_contiguous",
+        "triton_reduce": "tl.sum tl.max tl.min tl.reduce tl.argmax",
+        "scan": "tl.cumsum tl.associative_scan",
+        "unroll": "tl.static_range",
+        "exp2": "tl.exp2 tl.math.exp2",
+        "fma": "tl.fma",
+        "predication": "tl.where",
+        "grid_stride_loop": "tl.num_programs",
+        "tile_rasterization": "tl.swizzle2d",
+        "transposed_layout": "tl.trans tl.permute",
+        "wide_index": "tl.int64",
+        "half_precision": "tl.float16",
+        "bfloat16": "tl.bfloat16",
+        "fp8": "tl.float8e4nv tl.float8e5",
+        "int8": "tl.int8",
+        "double_precision": "tl.float64",
+        "inline_asm": "tl.inline_asm_elementwise",
+        "activation_in_kernel": "tl.sigmoid",
+        "template_constants": "tl.constexpr",
+        "software_pipeline": "tl.debug_barrier",
+    }
+)
 """Dotted name → feature."""
 
-KEYWORDS: Mapping[str, str] = {
-    "mask": "boundary_check",
-    "boundary_check": "boundary_check",
-    "num_warps": "triton_num_warps",
-    "num_stages": "triton_num_stages",
-    "eviction_policy": "cache_hints",
-    "cache_modifier": "cache_hints",
-    "warp_specialize": "warp_specialization",
-    "loop_unroll_factor": "unroll",
-    "SPLIT_K": "split_k",
-    "GROUP_M": "tile_rasterization",
-    "GROUP_SIZE_M": "tile_rasterization",
-    "input_precision": "tf32",
-    "allow_tf32": "tf32",
-    "inplace": "in_place",
-}
+KEYWORDS = by_word(
+    {
+        "boundary_check": "mask boundary_check",
+        "triton_num_warps": "num_warps",
+        "triton_num_stages": "num_stages",
+        "cache_hints": "eviction_policy cache_modifier",
+        "warp_specialization": "warp_specialize",
+        "unroll": "loop_unroll_factor",
+        "split_k": "SPLIT_K",
+        "tile_rasterization": "GROUP_M GROUP_SIZE_M",
+        "tf32": "input_precision allow_tf32",
+        "in_place": "inplace",
+    }
+)
 """Keyword argument → feature; the Triton ones count in Triton sources only."""
 
-TORCH_OPS: Mapping[str, frozenset[str]] = {
-    "torch_matmul": frozenset(
-        [
-            "matmul",
-            "mm",
-            "bmm",
-            "addmm",
-            "baddbmm",
-            "linear",
-            "einsum",
-            "addbmm",
-            "Linear",
-            "mv",
-            "tensordot",
-            "_scaled_mm",
-            "_int_mm",
-            "Bilinear",
-        ]
-    ),
-    "torch_convolution": frozenset(
-        [f"{kind}{rank}d" for kind in ("conv", "Conv", "conv_transpose", "ConvTranspose") for rank in (1, 2, 3)]
-        + ["convolution", "cudnn_convolution", "fold", "unfold"]
-    ),
-    "torch_normalization": frozenset(
-        [
-            "layer_norm",
-            "batch_norm",
-            "group_norm",
-            "instance_norm",
-            "rms_norm",
-            "normalize",
-            "LayerNorm",
-            "BatchNorm1d",
-            "BatchNorm2d",
-            "BatchNorm3d",
-            "GroupNorm",
-            "InstanceNorm1d",
-            "InstanceNorm2d",
-            "InstanceNorm3d",
-            "RMSNorm",
-        ]
-    ),
-    "torch_activation": frozenset(
-        [
-            "relu",
-            "relu_",
-            "gelu",
-            "silu",
-            "sigmoid",
-            "sigmoid_",
-            "tanh",
-            "tanh_",
-            "leaky_relu",
-            "elu",
-            "selu",
-            "hardtanh",
-            "hardswish",
-            "hardsigmoid",
-            "mish",
-            "softplus",
-            "softsign",
-            "ReLU",
-            "GELU",
-            "SiLU",
-            "Sigmoid",
-            "Tanh",
-            "LeakyReLU",
-            "ELU",
-            "SELU",
-            "Hardtanh",
-            "Hardswish",
-            "Mish",
-            "Softplus",
-            "swish",
-        ]
-    ),
-    "torch_softmax": frozenset(["softmax", "log_softmax", "Softmax", "LogSoftmax", "logsumexp"]),
-    "torch_reduction": frozenset(
-        [
-            "sum",
-            "mean",
-            "amax",
-            "amin",
-            "prod",
-            "var",
-            "std",
-            "norm",
-            "cumsum",
-            "cumprod",
-            "argmax",
-            "argmin",
-            "all",
-            "any",
-        ]
-    ),
-    "torch_pooling": frozenset(
-        [f"{kind}_pool{rank}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for rank in (1, 2, 3)]
-        + [f"{kind}Pool{rank}d" for kind in ("Max", "Avg", "AdaptiveAvg", "AdaptiveMax") for rank in (1, 2, 3)]
-    ),
-    "torch_attention": frozenset(
-        ["scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward"]
-    ),
-    "torch_recurrent": frozenset(["LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "lstm", "gru"]),
-    "torch_sort": frozenset(["sort", "topk", "argsort", "unique", "searchsorted", "kthvalue"]),
-    "torch_loss": frozenset(
-        [
-            "mse_loss",
-            "cross_entropy",
-            "nll_loss",
-            "smooth_l1_loss",
-            "kl_div",
-            "huber_loss",
-            "hinge_embedding_loss",
-            "triplet_margin_loss",
-            "cosine_similarity",
-            "MSELoss",
-            "CrossEntropyLoss",
-            "KLDivLoss",
-            "SmoothL1Loss",
-        ]
-    ),
-}
-"""Feature → function, method or layer names of torch, in Python and in C++ alike."""
-
-_OP_FEATURE = {op: feature for feature, ops in TORCH_OPS.items() for op in ops}
+TORCH_OPS = by_word(
+    {
+        "torch_matmul": (
+            "matmul mm bmm addmm baddbmm linear einsum addbmm Linear mv tensordot _scaled_mm _int_mm Bilinear"
+        ),
+        "torch_convolution": (
+            "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d conv1d conv2d conv3d "
+            "conv_transpose1d conv_transpose2d conv_transpose3d convolution cudnn_convolution fold unfold"
+        ),
+        "torch_normalization": (
+            "layer_norm batch_norm group_norm instance_norm rms_norm normalize LayerNorm BatchNorm1d "
+            "BatchNorm2d BatchNorm3d GroupNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d RMSNorm"
+        ),
+        "torch_activation": (
+            "relu relu_ gelu silu sigmoid sigmoid_ tanh tanh_ leaky_relu elu selu hardtanh hardswish "
+            "hardsigmoid mish softplus softsign ReLU GELU SiLU Sigmoid Tanh LeakyReLU ELU SELU Hardtanh "
+            "Hardswish Mish Softplus swish"
+        ),
+        "torch_softmax": "softmax log_softmax Softmax LogSoftmax logsumexp",
+        "torch_reduction": "sum mean amax amin prod var std norm cumsum cumprod argmax argmin all any",
+        "torch_pooling": (
+            "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d "
+            "AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d MaxPool1d MaxPool2d MaxPool3d "
+            "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d "
+            "adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d "
+            "max_pool3d"
+        ),
+        "torch_attention": "scaled_dot_product_attention MultiheadAttention multi_head_attention_forward",
+        "torch_recurrent": "LSTM GRU RNN LSTMCell GRUCell lstm gru",
+        "torch_sort": "sort topk argsort unique searchsorted kthvalue",
+        "torch_loss": (
+            "mse_loss cross_entropy nll_loss smooth_l1_loss kl_div huber_loss hinge_embedding_loss "
+            "triplet_margin_loss cosine_similarity MSELoss CrossEntropyLoss KLDivLoss SmoothL1Loss"
+        ),
+    }
+)
+"""Function, method or layer of torch → feature, in Python and in C++ alike."""
 
 TORCH: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), name)
@@ -251,7 +151,7 @@ def torch_features(facts: PythonFacts) -> Counter[str]:
     found: Counter[str] = Counter()
     for name, count in facts.names.items():
         head, _, last = name.rpartition(".")
-        feature = _OP_FEATURE.get(last)
+        feature = TORCH_OPS.get(last)
         if feature is not None and head not in ("tl", "math", "np", "triton.language", "self", "tl.math"):
             found[feature] += count
         for extra in _pattern_features(name):
@@ -268,4 +168,4 @@ def _pattern_features(name: str) -> tuple[str, ...]:
 
 def torch_op_feature(op: str) -> str | None:
     """Feature of a torch operation called from C++ (``torch::matmul`` → ``torch_matmul``); None for others."""
-    return _OP_FEATURE.get(op)
+    return TORCH_OPS.get(op)

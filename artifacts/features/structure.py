@@ -22,6 +22,7 @@ _QUERY = """
 (binary_expression operator: ["/" "%"]) @division
 (if_statement condition: (_) @condition)
 (template_parameter_list) @template
+(call_expression function: (identifier) @call)
 """
 
 _GRID_STRIDE = re.compile(r"gridDim|\bstride\b|grid_?stride|total_?threads|num_?threads", re.IGNORECASE)
@@ -44,10 +45,30 @@ _PINGPONG = tuple(
         r"&\s*1\s*\]",
     )
 )
+_RESIDENT = re.compile(
+    rb"for\s*\((?![^;]*threadIdx)[^;]*;[^;]*;[^)]*\+=\s*(?:gridDim\.[xyz]|step|stride|grid|n?cl|clusters|num_(?:blocks|sms|ctas))\b"
+)
+"""A loop over tiles by the number of blocks."""
+_SCRATCH = re.compile(
+    r"(?i)\b(?:red|part|sums?|slot|tot|max|min|stat|bar|warp|cnt|s_|smem_sum|sdata|bound|order|norm)\w*\s*\[|WARPS?\b|/\s*32"
+)
+_BIG = re.compile(r"TILE|BLOCK_?[MNK]|\bB[MNK]\b|\bT\b|\b\d{4,}\b|\*")
+_HELD = re.compile(
+    r"\b(\w+)\s*(?:\[[^\]]*\])+(?:\.\w)?\s*=\s*(?:\([^;]{0,80}?\)\s*\?\s*)?(?:\w*ld\w*\s*\(|load\w*\s*\(|\w+\s*\[|\w+\(\w+\[)"
+)
+"""An array that is filled from another."""
+_REDUCED = re.compile(
+    r"__shfl_\w+_sync\([^;]{0,80},\s*[a-z]\w*\s*\)|\b(?:block|warp)_?(?:sum|reduce|max|all|inclusive|scan)\w*\s*[<(]",
+    re.IGNORECASE,
+)
 _TAIL_WORDS = ("bias", "relu", "gelu", "silu", "sigmoid", "tanh", "scale", "clamp")
 _TAIL = re.compile(rf"(?i){'|'.join(_TAIL_WORDS)}|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
 _SPANS = re.compile(r"//[^\n]*|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|/\*.*?\*/|/\*", re.DOTALL)
 """Comments and literals; a comment that never ends is its beginning alone, a literal ends with its line."""
+_ATTRIBUTES = re.compile(rb"__cluster_dims__\s*\([^)]*\)|__grid_constant__")
+"""Unknown to the grammar, which then sees no function."""
+_STAGED_ASYNC = re.compile(r"__cvta_generic_to_shared\(\s*(\w+)\s*\+")
+_MOST_LAUNCHES = 50
 _DEEPEST = 1000
 """Nesting of syntax nodes that is looked at: the query's cost grows with the square of what is nested."""
 _BROKEN_LIMIT = 40_000
@@ -85,17 +106,23 @@ def read_structure(source: str) -> Structure:
     data = _closed(source).encode("utf-8", "replace")
     cursor = tree_sitter.QueryCursor(query)
     cursor.set_max_start_depth(_DEEPEST)
-    root = parser.parse(data).root_node
+    plain = _ATTRIBUTES.sub(lambda found: b" " * len(found[0]), data)
+    root = parser.parse(plain).root_node
     if root.has_error and len(data) > _BROKEN_LIMIT:
-        root = parser.parse(data[:_BROKEN_LIMIT]).root_node
+        root = parser.parse(plain[:_BROKEN_LIMIT]).root_node
     captures = cursor.captures(root)
     counts: Counter[str] = Counter()
     kernels = _functions(data, captures.get("function", []), counts)
     _arrays(data, captures.get("array", []), counts)
     _loops(data, captures.get("loop", []), counts)
     _expressions(data, captures, counts)
-    if len(captures.get("launch", [])) > 1:
-        counts["multiple_launches"] = len(captures["launch"])
+    launches = captures.get("launch", [])
+    if len(launches) > 1:
+        counts["multiple_launches"] = len(launches)
+    if _successive(data, [*launches, *_launch_calls(data, captures.get("call", []))]):
+        counts["successive_launches"] = 1
+    if b"multiProcessorCount" in data and _RESIDENT.search(data):
+        counts["persistent_kernel"] += 1
     return Structure(text=_without(data, captures.get("comment", [])), counts=counts, kernels=kernels)
 
 
@@ -151,8 +178,20 @@ def _kernel_body(body: str, counts: Counter[str]) -> None:
         counts["multiple_accumulators"] += 1
     if "__shared__" in body and any(pattern.search(body) for pattern in _PINGPONG):
         counts["double_buffering"] += 1
+    if _holds(body):
+        counts["held_values"] += 1
     if "while" in body and "atomicAdd" in body and "__syncthreads" in body:
         counts["persistent_kernel"] += 1
+
+
+def _holds(body: str) -> bool:
+    """Whether an array filled before the first reduction is read after it, and is no accumulator."""
+    met = _REDUCED.search(body)
+    if met is None:
+        return False
+    filled = {found[1] for found in _HELD.finditer(body, 0, met.start()) if not found[1].startswith(("acc", "s", "a"))}
+    filled |= set(_STAGED_ASYNC.findall(body, 0, met.start()))
+    return any(re.search(rf"\b{re.escape(name)}\s*\[", body[met.end() :]) for name in filled)
 
 
 def _ends_in_epilogue(tail: str) -> bool:
@@ -178,8 +217,10 @@ def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
         text = _slice(data, node)
         if b"__shared__" in head:
             counts["bank_conflict_padding"] += bool(_PADDED.search(text))
-            counts["double_buffering"] += bool(_STAGED.search(text))
+            counts["double_buffering"] += bool(_STAGED.search(text)) and _SCRATCH.search(text) is None
             counts["cache_blocking"] += text.count("[") > 1
+            tile = text.count("[") > 1 or _BIG.search(text) is not None
+            counts["staged_tile"] += tile and _SCRATCH.search(text) is None
         elif b"__constant__" not in head and _FLOATS.search(head.decode("utf-8", "replace") + text):
             counts["register_tiling"] += 1
 
@@ -201,6 +242,33 @@ def _loops(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
             counts["block_reduce"] += 1
         elif re.search(r"<\s*(?:\d{1,2}|\w*(?:PER_THREAD|VEC|ITEMS|COARSE|TM|TN)\w*)\s*;", head):
             counts["thread_coarsening"] += 1
+
+
+def _launch_calls(data: bytes, names: list[Node]) -> list[Node]:
+    """Calls that launch a kernel by name."""
+    return [node for node in names if data[node.start_byte : node.end_byte] == b"cudaLaunchKernelEx"]
+
+
+def _successive(data: bytes, launches: list[Node]) -> bool:
+    """Whether two of the launches of one function run one after another, not one instead of the other."""
+    paths = [_path(node) for node in launches[:_MOST_LAUNCHES]]
+    for i, (function, branches) in enumerate(paths):
+        for other, others in paths[i + 1 :]:
+            exclusive = any(branch != others[at] for at, branch in branches.items() if at in others)
+            if function == other and not exclusive:
+                return True
+    return False
+
+
+def _path(node: Node) -> tuple[int, dict[int, int]]:
+    """Start of the function around a launch, and for each ``if`` around it which side it is on."""
+    branches: dict[int, int] = {}
+    child, parent = node, node.parent
+    while parent is not None and parent.type != "function_definition":
+        if parent.type == "if_statement":
+            branches[parent.start_byte] = child.start_byte
+        child, parent = parent, parent.parent
+    return (-1 if parent is None else parent.start_byte), branches
 
 
 def _any_within(places: list[int], node: Node) -> bool:

@@ -1,8 +1,9 @@
-"""The names of all code features with their one-line meanings."""
+"""The names of all code features with their meanings, and the record of those found in one source."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 FEATURES: Mapping[str, str] = MappingProxyType(
@@ -23,8 +24,12 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "async_copy": "asynchronous global-to-shared copies (cp.async, memcpy_async)",
         "tma": "bulk tensor copies by the tensor memory accelerator or tensor descriptors",
         "software_pipeline": "explicit multi-stage pipeline with commit and wait or barriers",
+        "overlapped_loads": "loads of later tiles in flight while this one is worked on",
+        "held_values": "values read once and kept on chip for a later pass",
         "register_tiling": "per-thread tile of accumulators in registers",
+        "accumulator_tile": "a tile of products accumulated in registers",
         "cache_blocking": "loops blocked so that a tile stays in cache or shared memory",
+        "staged_tile": "input staged in an array of shared memory",
         "transposed_layout": "transposes or permutes data for a better layout",
         # parallel mapping
         "grid_stride_loop": "threads stride over the data by the size of the grid",
@@ -32,6 +37,8 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "block_2d": "two- or three-dimensional thread blocks",
         "multiple_kernels": "two or more kernels are defined",
         "multiple_launches": "two or more kernel launches",
+        "successive_launches": "two or more kernels launched one after another",
+        "dependent_launch": "programmatic dependent launch",
         "template_constants": "sizes fixed at compile time by templates or constexpr",
         "launch_bounds": "__launch_bounds__ limits registers for occupancy",
         "persistent_kernel": "resident blocks fetch work until none is left",
@@ -46,6 +53,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "atomics": "atomic read-modify-write operations",
         "cooperative_groups": "cooperative groups",
         "grid_sync": "synchronises the whole grid inside one kernel",
+        "cluster": "thread-block clusters",
         "scan": "prefix sum over threads or tiles",
         "library_primitives": "device primitives of CUB or Thrust",
         # instructions
@@ -67,12 +75,14 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "half_precision": "16-bit IEEE floats",
         "bfloat16": "bfloat16",
         "tf32": "TF32 on tensor cores",
+        "split_operands": "operands split into high and low parts",
         "fp8": "8-bit floats",
         "int8": "8-bit integers or dp4a",
         "double_precision": "64-bit floats",
         # algorithm
         "online_softmax": "running maximum and rescaled sum in one pass",
         "welford": "single-pass mean and variance",
+        "joint_moments": "sum and sum of squares gathered in one loop",
         "fused_epilogue": "bias, scale or activation applied before the result is stored",
         "activation_in_kernel": "activation function computed inside an own kernel",
         "winograd_or_fft": "transform-domain convolution",
@@ -123,3 +133,31 @@ FEATURES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Name → meaning; the order is the order of reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFeatures:
+    """Features found in one source.
+
+    Attributes:
+        counts: feature name → number of occurrences, positive, names from :data:`FEATURES`.
+        kernels: names of the kernels defined, in order of appearance.
+        complete: False when the source does not parse, so that only tokens were read.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.counts) - set(FEATURES))
+        if unknown:
+            raise ValueError(f"unknown code feature {unknown[0]!r}")
+        if any(count <= 0 for count in self.counts.values()):
+            raise ValueError(f"feature counts must be positive, got {dict(self.counts)}")
+        object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the features present."""
+        return frozenset(self.counts)

@@ -13,135 +13,73 @@ _DIGITS = "0123456789"
 _BLANKED = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
 """Characters of ASCII that are no part of a word."""
 
-EXACT: Mapping[str, str] = {
-    "__shared__": "shared_memory",
-    "__ldg": "read_only_cache",
-    "__restrict__": "restrict",
-    "__restrict": "restrict",
-    "__constant__": "constant_memory",
-    "tex2D": "texture",
-    "tex1Dfetch": "texture",
-    "cudaTextureObject_t": "texture",
-    "memcpy_async": "async_copy",
-    "CUtensorMap": "tma",
-    "cuTensorMapEncodeTiled": "tma",
-    "mbarrier": "software_pipeline",
-    "__launch_bounds__": "launch_bounds",
-    "cooperative_groups": "cooperative_groups",
-    "this_grid": "grid_sync",
-    "cudaLaunchCooperativeKernel": "grid_sync",
-    "wmma": "tensor_core_wmma",
-    "mma_sync": "tensor_core_wmma",
-    "ldmatrix": "tensor_core_mma",
-    "wgmma": "tensor_core_wgmma",
-    "tcgen05": "tensor_core_wgmma",
-    "fmaf": "fma",
-    "fma": "fma",
-    "rsqrtf": "fast_math",
-    "use_fast_math": "fast_math",
-    "exp2f": "exp2",
-    "exp2": "exp2",
-    "ex2": "exp2",
-    "asm": "inline_asm",
-    "__asm__": "inline_asm",
-    "int64_t": "wide_index",
-    "size_t": "wide_index",
-    "half": "half_precision",
-    "__half": "half_precision",
-    "__half2": "half_precision",
-    "half2": "half_precision",
-    "kHalf": "half_precision",
-    "kFloat16": "half_precision",
-    "__nv_bfloat16": "bfloat16",
-    "__nv_bfloat162": "bfloat16",
-    "nv_bfloat16": "bfloat16",
-    "kBFloat16": "bfloat16",
-    "tf32": "tf32",
-    "__dp4a": "int8",
-    "int8_t": "int8",
-    "double": "double_precision",
-    "cudaStreamCreate": "cuda_streams",
-    "cudaStreamCreateWithFlags": "cuda_streams",
-    "getStreamFromPool": "cuda_streams",
-    "cudaGraphLaunch": "cuda_graph",
-    "cutlass": "vendor_library",
-    "cute": "vendor_library",
-    "cub": "library_primitives",
-    "thrust": "library_primitives",
-    "BlockScan": "scan",
-    "InclusiveSum": "scan",
-    "ExclusiveSum": "scan",
-    "inclusive_scan": "scan",
-    "__brev": "fast_math",
-    "__saturatef": "fast_math",
-    "parallel_for": "omp_parallel",
-    "cudaAccessPolicyWindow": "cache_hints",
-    "cudaStreamAttrValue": "cache_hints",
-    "tanhf": "activation_in_kernel",
-    "tanh": "activation_in_kernel",
-    "erff": "activation_in_kernel",
-    "gelu": "activation_in_kernel",
-    "relu": "activation_in_kernel",
-    "sigmoid": "activation_in_kernel",
-    "silu": "activation_in_kernel",
-}
+
+def by_word(words: Mapping[str, str]) -> Mapping[str, str]:
+    """Word → feature, from feature → its words separated by blanks."""
+    return {word: feature for feature, listed in words.items() for word in listed.split()}
+
+
+EXACT = by_word(
+    {
+        "shared_memory": "__shared__",
+        "read_only_cache": "__ldg",
+        "restrict": "__restrict__ __restrict",
+        "constant_memory": "__constant__",
+        "texture": "tex2D tex1Dfetch cudaTextureObject_t",
+        "async_copy": "memcpy_async",
+        "tma": "CUtensorMap cuTensorMapEncodeTiled",
+        "software_pipeline": "mbarrier",
+        "launch_bounds": "__launch_bounds__",
+        "cooperative_groups": "cooperative_groups",
+        "cluster": "__cluster_dims__ cluster_group this_cluster mapa",
+        "dependent_launch": "griddepcontrol cudaGridDependencySynchronize",
+        "grid_sync": "this_grid cudaLaunchCooperativeKernel",
+        "tensor_core_wmma": "wmma mma_sync",
+        "tensor_core_mma": "ldmatrix",
+        "tensor_core_wgmma": "wgmma tcgen05",
+        "fma": "fmaf fma",
+        "fast_math": "use_fast_math __brev __saturatef",
+        "exp2": "exp2f exp2 ex2",
+        "inline_asm": "asm __asm__",
+        "wide_index": "int64_t size_t",
+        "half_precision": "__half __half2 half2 kHalf kFloat16",
+        "bfloat16": "__nv_bfloat16 __nv_bfloat162 nv_bfloat16 kBFloat16",
+        "tf32": "tf32",
+        "int8": "__dp4a int8_t",
+        "double_precision": "double",
+        "cuda_streams": "cudaStreamCreate cudaStreamCreateWithFlags getStreamFromPool",
+        "cuda_graph": "cudaGraphLaunch",
+        "vendor_library": "cutlass cute",
+        "library_primitives": "cub thrust",
+        "scan": "BlockScan InclusiveSum ExclusiveSum inclusive_scan",
+        "omp_parallel": "parallel_for",
+        "cache_hints": "cudaAccessPolicyWindow cudaStreamAttrValue",
+        "activation_in_kernel": "tanhf tanh erff gelu relu sigmoid silu",
+    }
+)
 """Identifier → feature."""
 
-VECTOR_TYPES = frozenset(
-    [
-        "float2",
-        "float4",
-        "double2",
-        "int2",
-        "int4",
-        "uint2",
-        "uint4",
-        "half2",
-        "__half2",
-        "short4",
-        "char4",
-        "uchar4",
-        "float8",
-        "longlong2",
-        "ulonglong2",
-    ]
+VECTOR_TYPES = by_word(
+    {
+        "vector_load": (
+            "float2 float4 double2 int2 int4 uint2 uint4 half2 __half2 short4 char4 uchar4 float8 longlong2 ulonglong2"
+        )
+    }
 )
 
-PREFIXES: tuple[tuple[str, str], ...] = (
-    ("__shfl_", "warp_shuffle"),
-    ("__ballot_sync", "warp_vote"),
-    ("__any_sync", "warp_vote"),
-    ("__all_sync", "warp_vote"),
-    ("__match_", "warp_vote"),
-    ("__reduce_", "warp_vote"),
-    ("__activemask", "warp_vote"),
-    ("__pipeline_", "software_pipeline"),
-    ("__ldc", "cache_hints"),
-    ("__ldlu", "cache_hints"),
-    ("__stc", "cache_hints"),
-    ("__stw", "cache_hints"),
-    ("__exp", "fast_math"),
-    ("__log", "fast_math"),
-    ("__fdivide", "fast_math"),
-    ("__frcp", "fast_math"),
-    ("__frsqrt", "fast_math"),
-    ("__sin", "fast_math"),
-    ("__cos", "fast_math"),
-    ("__tanh", "fast_math"),
-    ("__pow", "fast_math"),
-    ("__fmaf", "fma"),
-    ("__hfma", "fma"),
-    ("atomic", "atomics"),
-    ("__nv_fp8", "fp8"),
-    ("cublas", "vendor_library"),
-    ("cudnn", "vendor_library"),
-    ("dnnl", "vendor_library"),
-    ("_mm256_", "avx"),
-    ("_mm512_", "avx"),
-    ("_mm_", "avx"),
-    ("__m256", "avx"),
-    ("__m512", "avx"),
-    ("vld1q_", "avx"),
+PREFIXES = by_word(
+    {
+        "warp_shuffle": "__shfl_",
+        "warp_vote": "__ballot_sync __any_sync __all_sync __match_ __reduce_ __activemask",
+        "software_pipeline": "__pipeline_",
+        "cache_hints": "__ldc __ldlu __stc __stw _mm256_stream _mm512_stream",
+        "fast_math": "__exp __log __fdivide __frcp __frsqrt __sin __cos __tanh __pow",
+        "fma": "__fmaf __hfma",
+        "atomics": "atomicA atomicM atomicC atomicE atomicI atomicS atomicX atomicO atomicD",
+        "fp8": "__nv_fp8",
+        "vendor_library": "cublas cudnn dnnl",
+        "avx": "_mm256_ _mm512_ _mm_ __m256 __m512 vld1q_",
+    }
 )
 """Identifier prefix → feature."""
 
@@ -151,8 +89,8 @@ WORD_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"swizzl", "swizzle"),
         (r"prefetch|^next_?(?:val|frag|tile|load|vec)|^(?:val|frag|v|x)_?next$", "prefetch"),
         (r"split_?k|^k_?splits?$|num_?splits", "split_k"),
-        (r"group_?(?:size_)?m$|raster|morton|hilbert|super_?(?:tile|block)", "tile_rasterization"),
-        (r"warp_?(?:role|speciali)|producer_warp|is_producer", "warp_specialization"),
+        (r"group_?(?:size_)?m$|^in_?group$|raster|morton|hilbert|super_?(?:tile|block)", "tile_rasterization"),
+        (r"warp_?(?:role|speciali)|producer_warp|is_producer|^setmaxnreg", "warp_specialization"),
         (r"tile_?counter|work_?counter|next_tile|tile_scheduler|persistent", "persistent_kernel"),
         (r"welford", "welford"),
         (r"im2col", "im2col"),
@@ -167,12 +105,34 @@ WORD_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """Pattern anywhere in an identifier → feature."""
 
+_PADDED_PITCH = (
+    r"constexpr\s+int\s+(?:\w+\s*=[^;,]{0,40},\s*){0,9}\w+\s*=\s*"
+    r"(?:[\w\s*/()]+\+\s*(?:1|4|8|16)|33|36|65|68|72|129|132|136|260|264)\s*[;,]"
+)
+"""A row pitch a few elements longer than a power of two."""
+_ACCUMULATORS = (
+    r"\b(?:float|double|half|__half|T|scalar_t|float[24]|int)\s+(?:\w+\s*(?:\[[^\]]+\])+\s*,\s*)?"
+    r"(?:(?:acc\w*|accum\w*|c_?reg\w*|reg_?c\w*|thread_?results?)\s*\[(?!(?:64|128|192|256)\b)[^\]]+\]"
+    r"|(?:r?[cC]|sums?|results?|[os])\s*(?:\[[^\]]+\]){2})"
+)
+_RESCALED = (
+    r"\b(\w+(?:\[\w+\])?)\s*=\s*(?:\1\s*\*\s*(?:(?:__)?exp\w*\s*\(|alpha|\w*scale|corr)|"
+    r"fmaf?\(\s*\1\s*,\s*(?:alpha|\w*scale|corr))"
+)
+"""A running sum that is rescaled when the maximum moves."""
+_MOMENTS = r"\+=[^;*]{0,200};\s*\w+\s*(?:\+=|=\s*fmaf?\()[^;]{0,100}?\b(\w+)\s*[*,]\s*\1\b"
+_WARP_PARTIALS = (
+    r"(?:lane\w*|(?:tid|threadIdx\.x)\s*(?:&\s*31|%\s*(?:32|warpSize|WARP_SIZE)))\s*\)?\s*==\s*[\w\s-]+\)\s*\{?\s*"
+    r"\w+(?:\[\w+(?:\s*&\s*1)?\])?\[[^\]]*(?:warp|wid|>>\s*5|/\s*(?:32|warpSize|WARP_SIZE))[^\]]*\]\s*(?:\[\w+\]\s*)?="
+)
+"""The first lane of each warp leaves its partial result for the others."""
+_HORNER = r"(?:\b(\w+)\s*=\s*(?:\1\s*\*\s*\w+\s*\+|fmaf?\(\s*(?:\w+\s*,\s*)?\1\s*,)[^;]{0,100};\s*){3}"
 PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
     (word, text, re.compile(pattern), name)
     for word, text, pattern, name in (
         ("extern", "", r"extern\s+__shared__", "dynamic_shared_memory"),
         ("async", "", r"cp\.async(?!\.bulk)|cp_async(?!_bulk)|__pipeline_memcpy_async", "async_copy"),
-        ("bulk", "", r"cp\.async\.bulk|cp_async_bulk", "tma"),
+        ("bulk", "", r"cp\.async\.bulk(?!\.prefetch)|cp_async_bulk", "tma"),
         ("async", "", r"cp\.async\.(?:wait|commit)|cp_async_(?:wait|commit)", "software_pipeline"),
         ("pipeline", "", r"cuda::pipeline|make_pipeline", "software_pipeline"),
         ("mma", "", r"\bmma\.sync|\bmma_m\d+n\d+", "tensor_core_mma"),
@@ -185,6 +145,39 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("ivdep", "", r"#\s*pragma\s+GCC\s+ivdep", "omp_simd"),
         ("collapse", "", r"#\s*pragma\s+omp\s[^\n]*\bcollapse\s*\(", "omp_collapse"),
         ("schedule", "", r"#\s*pragma\s+omp\s[^\n]*\bschedule\s*\(", "omp_schedule"),
+        ("L1", "L1::", r"L1::(?:no_allocate|evict)", "cache_hints"),
+        ("approx", ".approx", r"\.approx\b", "fast_math"),
+        ("f16", "", r"\.f16\b|(?<!b)f16x2", "half_precision"),
+        (
+            "half",
+            "",
+            r"const\s+half\s*\*|<\s*(?:const\s+)?half\s*\*?\s*>|\bhalf\s*\*\s*(?:__restrict__|\)|>)|\bhalf\s+\w+\s*(?:\[|=\s*__)",
+            "half_precision",
+        ),
+        ("bf16", "", r"\.bf16\b|bf16x2", "bfloat16"),
+        ("SWIZZLE", "", r"TENSOR_MAP_SWIZZLE_\d", "swizzle"),
+        ("", "^", r"\^[^;()]{0,30}\)\s*<<\s*[1-6]\b|\^\s*\([^()]*\)\s*\)\s*<<\s*[1-6]\b", "swizzle"),
+        ("", "^", r"\^\s*\(\(\w+\s*(?:>>|&)\s*\d+\)\s*<<\s*\d", "swizzle"),
+        ("constexpr", "", _PADDED_PITCH, "bank_conflict_padding"),
+        ("GROUP", "", r"\bGROUP\s*\*\s*t\w?n\b", "tile_rasterization"),
+        ("SPLIT", "", r"\b[Kk]\w*\s*/\s*SPLIT", "split_k"),
+        ("wait", "wait_group", r"wait_group(?:\.read)?(?:\.sync\.aligned)?\s+(?:[1-9]|%0)", "overlapped_loads"),
+        ("mbarrier", "", r"mbarrier\W+try_wait", "overlapped_loads"),
+        ("pipeline_wait", "", r"pipeline_wait_prior\(\s*[1-9A-Z]", "overlapped_loads"),
+        ("shared", "&", r"\(\s*\w+\s*\+\s*1\s*\)\s*(?:&\s*1\b|%\s*2\b)", "double_buffering"),
+        (
+            "",
+            "",
+            r"\b\w*split\w*\s*\([^;{]{0,80}(?:&\s*\w*hi\b|\bhi\b|\bbig\b)[^;{]{0,80}(?:lo|small)",
+            "split_operands",
+        ),
+        ("", "", _ACCUMULATORS, "accumulator_tile"),
+        ("", "", _RESCALED, "online_softmax"),
+        ("", "", _MOMENTS, "joint_moments"),
+        ("", "", _WARP_PARTIALS, "block_reduce"),
+        ("shfl_up", "", r"__shfl_up_sync\([^;]{0,80};[^;]{0,20}\blane\w*\s*>=", "scan"),
+        ("", "", _HORNER, "polynomial_approximation"),
+        ("prefetch", "", r"__builtin_prefetch", "prefetch"),
         ("grid", "grid.sync", r"grid\.sync", "grid_sync"),
         ("long", "long long", r"long(?<!\wlong)\s+long\b", "wide_index"),
         ("", "^", r"\^\s*(?:\(\s*)?(?:row|threadIdx|tid|\w*lane|\(?\w+\s*(?:>>|/)\s*\d)", "swizzle"),
@@ -220,8 +213,8 @@ def token_features(text: str) -> Counter[str]:
     for word, plain, pattern, feature in PATTERNS:
         if word in all_words and plain in text:
             found[feature] += len(pattern.findall(text))
-    if "__syncthreads" in words and found["warp_shuffle"] and found["shared_memory"]:
-        found["block_reduce"] += 1  # warp sums meet in shared memory
+    if found["accumulator_tile"] and found["dynamic_shared_memory"]:
+        found["staged_tile"] += 1  # an array sized at launch has no shape to read
     return found
 
 
@@ -242,7 +235,7 @@ def _words(text: str) -> Counter[str]:
 @functools.lru_cache(maxsize=100_000)
 def _word_features(word: str) -> tuple[str, ...]:
     """Features that one identifier stands for; cached because sources share most of their words."""
-    names = {feature for prefix, feature in PREFIXES if word.startswith(prefix)}
+    names = {feature for prefix, feature in PREFIXES.items() if word.startswith(prefix)}
     names.update(feature for pattern, feature in WORD_PATTERNS if pattern.search(word))
     if word in EXACT:
         names.add(EXACT[word])

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.memory.columns import PREFIX
-from artifacts.memory.conditions import holds
+from artifacts.memory.effects import holds
 from artifacts.memory.experience import Experience, experience
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Direction, Strategy, Transition
-from artifacts.state import State
+from artifacts.trajectory import State
 
 Array = npt.NDArray[np.float64]
 EVIDENCE = 5
@@ -34,7 +34,7 @@ EVIDENCE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSettings:
-    """Parameters of the score; defaults are what replay chose, see docs/replay.md.
+    """Parameters of the score; defaults are what replay chose, see docs/explanation/memory.md.
 
     Attributes:
         temperature: of the similarity, smaller looks only at near states; None takes all states for alike.
@@ -75,7 +75,8 @@ class DirectionScore:
 
     Attributes:
         mean: expected log2 gain of the next step, ``spread`` the standard deviation of that mean.
-        effective_n: how many transitions of equal weight the mean rests on: our language's, or those attended to.
+        effective_n: how many operators the mean rests on, in our language or among those attended to: steps of one are
+            not independent, so that however many there are they count for one, and for less where their weights do.
         prior: expected log2 gain before looking at the language, the family and similar states.
         masked: why the direction is out of the question; empty when it is not.
         evidence: (transition id, its share in the mean), the strongest first.
@@ -185,27 +186,8 @@ def attend(memory: Memory, overlay: Sequence[Transition], state: State, settings
     return Attention(experience(memory, overlay, state, settings.overlay, compared=compared), state, settings)
 
 
-def score_directions(
-    memory: Memory, overlay: Sequence[Transition], state: State, settings: AttentionSettings
-) -> tuple[DirectionScore, ...]:
-    """:meth:`Attention.directions` of a view of its own."""
-    return attend(memory, overlay, state, settings).directions()
-
-
-def score_strategies(
-    memory: Memory,
-    overlay: Sequence[Transition],
-    state: State,
-    direction_id: str | None,
-    limit: int,
-    settings: AttentionSettings,
-) -> tuple[StrategyScore, ...]:
-    """:meth:`Attention.strategies` of a view of its own."""
-    return attend(memory, overlay, state, settings).strategies(direction_id, limit)
-
-
 def expected_gain(memory: Memory, state: State) -> float:
-    """Log2 gain that the state alone lets expect of the next step, whatever its direction."""
+    """Log2 gain that the state predicts for the next step, whatever its direction: the no-direction baseline."""
     return memory.expectation.predict_state(state)
 
 
@@ -259,8 +241,7 @@ def _posterior(
         means.append((level.kappa * means[-1] + total_of(weight * said)) / (level.kappa + total))
         share = (level.kappa * share + weight * said) / (level.kappa + total[which])
         if level.counts:
-            square = total_of(weight**2)
-            effective = np.where(square > 0, np.minimum(total, total**2 / np.maximum(square, 1e-12)), 0.0)
+            effective = _operators(which, past.operator[known], weight, count)
     trusted = past.weight[known].astype(np.float64)
     noise = float(np.sqrt(np.average(said**2, weights=trusted))) if trusted.sum() > 0 else 1.0
     pull = np.zeros(len(groups))
@@ -268,14 +249,23 @@ def _posterior(
     return _Posterior(means[-1], noise / np.sqrt(settings.kappa + effective), effective, means[1], pull)
 
 
+def _operators(groups: npt.NDArray[np.int32], operators: npt.NDArray[np.int32], weight: Array, count: int) -> Array:
+    """Operators of each group, each counted by the weight of its steps and at most once."""
+    width = int(operators.max(initial=0)) + 1
+    cells, which = np.unique(groups.astype(np.int64) * width + operators, return_inverse=True)
+    each = np.minimum(np.bincount(which, weight, len(cells)), 1.0)
+    return np.bincount(cells // width, each, count).astype(np.float64)
+
+
 def _prefix_match(past: Experience, settings: AttentionSettings) -> Array:
-    """Discounted agreement of each row's last directions with ours, 0..prefix."""
+    """Discounted agreement of each row's last directions with ours, 0..prefix; unknown ones agree with none."""
     agreement = np.zeros(len(past.gain))
     total = 0.0
     for position in range(min(PREFIX, len(past.history))):
         share = settings.decay**position
         total += share
-        agreement += share * (past.previous[:, position] == past.history[position])
+        if past.history[position] >= 0:
+            agreement += share * (past.previous[:, position] == past.history[position])
     return settings.prefix * agreement / total if total else agreement
 
 

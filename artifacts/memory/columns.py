@@ -5,7 +5,7 @@ A million transitions are a few hundred megabytes here and would be gigabytes as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from artifacts.outcome import Outcome
+from artifacts.measurement import Outcome
+from artifacts.task import operator_name
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
 
 CATEGORIES = ("family", "arch", "language", "dtype", "size", "bottleneck", "last_outcome")
 NUMBERS = ("fraction_of_bound", "log2_speedup", "log2_progress", "log2_runtime", "step", "stagnation")
 PREFIX = 4
 """Past directions of a lineage that are kept for attention."""
+MANY, LOST = 20, 0.02
+LARGEST = 4.0
+"""Log2 gain or loss beyond which a step says no more than that it was large: rewards are cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,12 @@ class Codes:
         """Index of ``name``, -1 when the column never holds it."""
         return self.names.index(name) if name in self.names else -1
 
+    def among(self, wanted: Collection[str]) -> Bools:
+        """Rows whose name is one of ``wanted``."""
+        names = set(wanted)
+        mask: Bools = np.array([name in names for name in self.names] + [False], np.bool_)[self.values]
+        return mask
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -46,9 +57,10 @@ class Columns:
         categories, numbers: state fields by name; numbers are NaN where unknown.
         features: bit sets over ``feature_names``, shape [n, words].
         previous: direction codes of the last steps, newest first, -1 before the first; shape [n, PREFIX].
-        reward, expected: log2 gains, NaN where unknown.
+        reward, expected: log2 gains, NaN where unknown; rewards are cut at :data:`LARGEST` either way.
+        rated: the source records what lost as well: its steps tell how often steps gain; see :func:`_rated`.
         failed: the candidate is to blame for an incorrect child; ``parent_timed``: there was a time to lose or win.
-        task, source, siblings: codes for grouping.
+        task, operator, source, siblings, plan: codes for grouping; plans of one text share theirs.
     """
 
     direction: Codes
@@ -60,12 +72,15 @@ class Columns:
     previous: Ints
     reward: Floats
     expected: Floats
+    rated: Bools
     failed: Bools
     parent_timed: Bools
     weight: Floats
     task: Codes
+    operator: Codes
     source: Codes
     siblings: Ints
+    plan: Ints
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -74,6 +89,8 @@ class Columns:
 def columns_of(table: pa.Table, direction_ids: tuple[str, ...], strategy_ids: tuple[str, ...]) -> Columns:
     """Read the columns out of a transitions table; ids that are not listed get code -1 (noise)."""
     feature_names, features = _bits(table["state_features"])
+    task, source = codes(table["task_id"]), codes(table["source"])
+    reward = np.clip(_floats(table["reward"]), -LARGEST, LARGEST)
     return Columns(
         direction=_coded(table["direction_id"], direction_ids),
         strategy=_coded(table["strategy_id"], strategy_ids),
@@ -82,14 +99,17 @@ def columns_of(table: pa.Table, direction_ids: tuple[str, ...], strategy_ids: tu
         feature_names=feature_names,
         features=features,
         previous=_previous(table["state_history"], direction_ids),
-        reward=_floats(table["reward"]),
+        reward=reward,
         expected=_floats(table["expected"]),
+        rated=_rated(source, reward),
         failed=_failed(table["outcome"]),
         parent_timed=~np.isnan(_floats(table["parent_us"])),
         weight=_floats(table["weight"]),
-        task=codes(table["task_id"]),
-        source=codes(table["source"]),
+        task=task,
+        operator=_operators(task),
+        source=source,
         siblings=codes(table["siblings"]).values,
+        plan=codes(table["plan"]).values,
     )
 
 
@@ -100,6 +120,26 @@ def codes(column: pa.ChunkedArray) -> Codes:
         chunk = chunk.dictionary_encode()
     indices = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
     return Codes(tuple(chunk.dictionary.to_pylist()), indices)
+
+
+def _operators(task: Codes) -> Codes:
+    """What the tasks compute, whatever ids they have."""
+    named = [operator_name(name) for name in task.names]
+    names, which = np.unique(np.array([*named, ""]), return_inverse=True)
+    return Codes(tuple(map(str, names)), which.astype(np.int32)[task.values])
+
+
+def _rated(source: Codes, reward: Floats) -> Bools:
+    """Rows of sources that do not hold winners alone.
+
+    A source with :data:`MANY` timed steps, of which fewer than :data:`LOST` are no faster than their parents, was
+    filtered by what it reports: it has recipes and kernels, and says nothing of how often or how much steps gain.
+    """
+    count = len(source.names)
+    timed = np.bincount(source.values, ~np.isnan(reward), count)
+    lost = np.bincount(source.values, reward <= 0, count)
+    rated: Bools = ((timed < MANY) | (lost >= LOST * timed))[source.values]
+    return rated
 
 
 def feature_bits(names: frozenset[str], feature_names: tuple[str, ...], words: int) -> Words:

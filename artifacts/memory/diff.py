@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Direction, Strategy
+from artifacts.memory.manifest import moved
+from artifacts.memory.records import Direction, Edge, Effect, Strategy
 
 MADE = ("settings", "scorer", "embedding", "inputs", "quarantined", "expectation")
 LEAST = 0.001
@@ -64,6 +65,8 @@ class MemoryDiff:
     Attributes:
         transitions_changed: transitions of both whose rows differ; ``fields_changed``: in what, and in how many.
         made_otherwise: entries of the manifest that differ: settings, encoder, inputs and so on.
+        edges: edges whose effect left its interval, by name; ``edges_added`` and ``edges_removed`` have no counterpart.
+        quality: replay figures that differ, a line a level.
     """
 
     before: str
@@ -75,7 +78,10 @@ class MemoryDiff:
     made_otherwise: tuple[str, ...]
     directions: LevelDiff
     strategies: LevelDiff
-    quality: tuple[Moved, ...]
+    edges: tuple[Moved, ...]
+    edges_added: tuple[str, ...]
+    edges_removed: tuple[str, ...]
+    quality: tuple[str, ...]
 
 
 def diff(before: Memory, after: Memory) -> MemoryDiff:
@@ -83,6 +89,7 @@ def diff(before: Memory, after: Memory) -> MemoryDiff:
     old_ids, new_ids = before.table["transition_id"], after.table["transition_id"]
     place = pc.index_in(old_ids.combine_chunks(), value_set=new_ids.combine_chunks())
     common = int(len(place) - place.null_count)
+    old_edges, new_edges = ({_edge_name(edge): edge for edge in memory.edges} for memory in (before, after))
     changed = _changed(before.table.filter(place.is_valid()), after.table.take(place.drop_null()))
     return MemoryDiff(
         before=before.reference,
@@ -94,8 +101,20 @@ def diff(before: Memory, after: Memory) -> MemoryDiff:
         made_otherwise=tuple(name for name in MADE if getattr(before.manifest, name) != getattr(after.manifest, name)),
         directions=_level(before.directions, after.directions, _flows(before, after, place, "direction")),
         strategies=_level(before.strategies, after.strategies, _flows(before, after, place, "strategy")),
-        quality=_quality(before, after),
+        edges=tuple(
+            Moved(identity=name, name=name, before=old_edges[name].effect.mean, after=edge.effect.mean)
+            for name, edge in sorted(new_edges.items())
+            if name in old_edges and _left(old_edges[name].effect, edge.effect)
+        ),
+        edges_added=tuple(sorted(new_edges.keys() - old_edges.keys())),
+        edges_removed=tuple(sorted(old_edges.keys() - new_edges.keys())),
+        quality=moved(before.manifest, after.manifest),
     )
+
+
+def _edge_name(edge: Edge) -> str:
+    where = " ".join(text for text in (edge.arch, edge.bound, edge.family) if text)
+    return f"{edge.move} from {edge.rung}" + (f" ({where})" if where else "")
 
 
 def _changed(before: pa.Table, after: pa.Table) -> dict[str, Bools]:
@@ -175,18 +194,13 @@ def _identity(node: Direction | Strategy) -> str:
 
 
 def _has_moved(before: Direction | Strategy, after: Direction | Strategy) -> bool:
-    old, new = before.effect, after.effect
-    return bool(old.n and new.n) and not (old.low <= new.mean <= old.high and new.low <= old.mean <= new.high)
+    return _left(before.effect, after.effect)
+
+
+def _left(old: Effect, new: Effect) -> bool:
+    """Whether one of two effects lies outside the interval of the other."""
+    return old.known and new.known and not (old.low <= new.mean <= old.high and new.low <= old.mean <= new.high)
 
 
 def _moved(before: Direction | Strategy, after: Direction | Strategy) -> Moved:
     return Moved(identity=_identity(after), name=after.name, before=before.effect.mean, after=after.effect.mean)
-
-
-def _quality(before: Memory, after: Memory) -> tuple[Moved, ...]:
-    old, new = before.manifest.quality, after.manifest.quality
-    return tuple(
-        Moved(identity=name, name=name, before=old[name], after=new[name])
-        for name in sorted(set(old) & set(new))
-        if old[name] != new[name]
-    )

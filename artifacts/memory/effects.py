@@ -1,154 +1,191 @@
-"""Effects with their intervals, recomputed from the transitions whenever a filter changed them; and the graph."""
+"""What the transitions of a strategy or direction say: its effect with an interval, and when a strategy helps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from artifacts.memory.columns import Columns
-from artifacts.memory.conditions import learn
-from artifacts.memory.records import Effect, Excerpt, Strategy
-
-if TYPE_CHECKING:
-    from artifacts.memory.htg import Memory
+from artifacts.memory.columns import CATEGORIES, Bools, Columns, Floats
+from artifacts.memory.expectation import number_of
+from artifacts.memory.records import Condition, Effect
+from artifacts.statistics import LEAST_TASKS, nested_means
+from artifacts.trajectory import State
 
 PRIOR_SD = 1.0
 """Standard deviation in log2 that is assumed of an effect before it was seen."""
-PRIOR_N = 2.0
-"""How many observations that assumption is worth."""
+NOISE = 0.05
+"""Standard error in log2 that timings leave in the mean of a task, however well its steps agree."""
 Groups = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    n: npt.NDArray[np.float64]
-    weight: npt.NDArray[np.float64]
-    weight2: npt.NDArray[np.float64]
-    mean: npt.NDArray[np.float64]
-    square: npt.NDArray[np.float64]
-    failures: npt.NDArray[np.float64]
 
 
 def effects_by(columns: Columns, groups: Groups, count: int) -> tuple[Effect, ...]:
     """Effect of each group 0..count-1; rows with a negative group are left out."""
-    sums = _summed(columns, groups, count)
-    effective = np.where(sums.weight2 > 0, sums.weight**2 / np.maximum(sums.weight2, 1e-12), 0.0)
-    # Few observations say little of their own spread: it is pooled with the assumed one.
-    variance = (sums.square * effective + PRIOR_SD**2 * PRIOR_N) / (effective + PRIOR_N)
-    half = 1.96 * np.sqrt(variance / np.maximum(effective, 1.0))
+    seen = ~np.isnan(columns.reward) & columns.rated
+    which = np.where(seen, groups, -1)
+    found = nested_means(
+        np.where(seen, columns.reward, 0.0).astype(np.float64),
+        columns.weight.astype(np.float64),
+        which,
+        count,
+        plans=columns.plan.astype(np.int64),
+        tasks=columns.operator.values.astype(np.int64),
+        sources=columns.source.values.astype(np.int64),
+    )
+    known = found.tasks >= LEAST_TASKS
+    noise = NOISE**2 / np.maximum(found.tasks, 1)
+    mean = np.where(known, found.mean * PRIOR_SD**2 / (PRIOR_SD**2 + found.variance + noise), 0.0)
+    half = np.where(known, np.hypot(found.half, 1.96 * np.sqrt(noise)), 1.96 * PRIOR_SD)
+    measured = np.bincount(which[which >= 0], minlength=count)
+    failures = np.bincount(groups[columns.failed & (groups >= 0)], minlength=count)
     return tuple(
         Effect(
-            mean=_rounded(sums.mean[i]),
-            low=_rounded(sums.mean[i] - half[i]),
-            high=_rounded(sums.mean[i] + half[i]),
-            n=int(sums.n[i]),
-            effective_n=_rounded(sums.weight[i]),
-            failures=int(sums.failures[i]),
+            mean=_rounded(mean[i]),
+            low=_rounded(mean[i] - half[i]),
+            high=_rounded(mean[i] + half[i]),
+            n=int(measured[i]),
+            tasks=int(found.tasks[i]),
+            failures=int(failures[i]),
         )
         for i in range(count)
     )
-
-
-def refreshed(memory: Memory) -> Memory:
-    """``memory`` with effects, conditions, texts and evidence that rest on the transitions it has now."""
-    columns = memory.columns
-    direction_effects = effects_by(columns, columns.direction.values.astype(np.int64), len(memory.directions))
-    strategy_effects = effects_by(columns, columns.strategy.values.astype(np.int64), len(memory.strategies))
-    alive = _alive(memory)
-    rows = np.bincount(columns.strategy.values + 1, minlength=len(memory.strategies) + 1)[1:]
-    strategies = tuple(
-        _refreshed(memory, code, strategy, strategy_effects[code], alive)
-        for code, strategy in enumerate(memory.strategies)
-        if rows[code]
-    )
-    seen = np.bincount(columns.direction.values + 1, minlength=len(memory.directions) + 1)[1:]
-    directions = tuple(
-        replace(direction, effect=direction_effects[code])
-        for code, direction in enumerate(memory.directions)
-        if seen[code]
-    )
-    return replace(memory, directions=directions, strategies=strategies)
-
-
-def graph(memory: Memory) -> nx.MultiDiGraph:
-    """Nodes ``start``, directions and strategies; ``contains`` edges; ``transition`` edges with an ``effect``."""
-    built = nx.MultiDiGraph(memory=memory.reference)
-    built.add_node("start", kind="start", name="start")
-    for direction in memory.directions:
-        built.add_node(direction.direction_id, kind="direction", name=direction.name, effect=direction.effect)
-    for strategy in memory.strategies:
-        built.add_node(strategy.strategy_id, kind="strategy", name=strategy.name, effect=strategy.effect)
-        built.add_edge(strategy.direction_id, strategy.strategy_id, key="contains")
-    columns, count = memory.columns, len(memory.directions)
-    before, after = columns.previous[:, 0].astype(np.int64), columns.direction.values.astype(np.int64)
-    pairs = np.where(after >= 0, (before + 1) * count + after, -1)
-    used, compact = np.unique(pairs, return_inverse=True)
-    groups = compact - int(len(used) > 0 and used[0] == -1)
-    ids = ["start", *(direction.direction_id for direction in memory.directions)]
-    kept = used[used >= 0]
-    for pair, effect in zip(kept, effects_by(columns, groups, len(kept)), strict=True):
-        built.add_edge(ids[pair // count], ids[1 + pair % count], key="transition", effect=effect)
-    return built
-
-
-def _summed(columns: Columns, groups: Groups, count: int) -> _Sums:
-    measured = ~np.isnan(columns.reward) & (groups >= 0)
-    which, weight = groups[measured], columns.weight[measured].astype(np.float64)
-    reward = columns.reward[measured].astype(np.float64)
-
-    def total(values: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
-        return np.bincount(which, weights=values, minlength=count).astype(np.float64)
-
-    weights = total(weight)
-    divisor = np.maximum(weights, 1e-12)
-    mean = total(weight * reward) / divisor
-    square = total(weight * (reward - mean[which]) ** 2) / divisor
-    lost = groups[columns.failed & (groups >= 0)]
-    return _Sums(total(None), weights, total(weight**2), mean, square, np.bincount(lost, minlength=count).astype(float))
 
 
 def _rounded(value: float) -> float:
     return round(float(value), 6) + 0.0
 
 
-def _alive(memory: Memory) -> frozenset[str]:
-    wanted: set[str] = set()
-    for strategy in memory.strategies:
-        wanted.update(strategy.evidence)
-        wanted.update(excerpt.transition_id for excerpt in (*strategy.recipes, *strategy.templates))
-        wanted.update(*strategy.risk_evidence)
-    names = pa.array(sorted(wanted), pa.large_string())
-    present = pc.is_in(names, value_set=memory.table["transition_id"].combine_chunks())
-    return frozenset(names.filter(present).to_pylist())
+Doubles = npt.NDArray[np.float64]
+MOST = 3
+FEWEST = 5
+"""Transitions that each side of a split needs."""
+LEAST_Z = 2.5
+"""Over the public logs this gives no condition when gains are permuted; 2 gives one in 25 strategies."""
+SHRINK = 4.0
+NUMBER_WORDS = {
+    "fraction_of_bound": "fraction of the speed-of-light bound reached",
+    "log2_speedup": "log2 speedup over eager",
+    "log2_progress": "log2 gain since the first correct kernel",
+    "log2_runtime": "log2 of the run time in µs",
+    "step": "step number",
+    "stagnation": "steps without a gain",
+}
+CATEGORY_WORDS = {
+    "family": "the operator is {}",
+    "arch": "the device is {}",
+    "language": "the kernel is written in {}",
+    "dtype": "the data type is {}",
+    "size": "the shapes are {}",
+    "bottleneck": "the kernel is bound by {}",
+    "last_outcome": "the last step ended as {}",
+}
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">=": operator.ge,
+}
 
 
-def _refreshed(memory: Memory, code: int, strategy: Strategy, effect: Effect, alive: frozenset[str]) -> Strategy:
-    recipes = tuple(item for item in strategy.recipes if item.transition_id in alive)
-    templates = tuple(item for item in strategy.templates if item.transition_id in alive)
-    risks = [
-        (risk, kept)
-        for risk, ids in zip(strategy.risks, strategy.risk_evidence, strict=True)
-        if (kept := tuple(item for item in ids if item in alive))
-    ]
-    return replace(
-        strategy,
-        effect=effect,
-        when=learn(memory.columns, memory.advantages, memory.columns.strategy.values == code),
-        recipe=_best(recipes),
-        template=_best(templates),
-        recipes=recipes,
-        templates=templates,
-        risks=tuple(risk for risk, _ in risks),
-        risk_evidence=tuple(ids for _, ids in risks),
-        evidence=tuple(item for item in strategy.evidence if item in alive),
-    )
+def holds(condition: Condition, state: State) -> bool:
+    """Whether ``state`` fulfils ``condition``; a number the state does not know is given the benefit of the doubt."""
+    if condition.op in ("has", "lacks"):
+        return (condition.field.removeprefix("feature:") in state.features) == (condition.op == "has")
+    if condition.field in NUMBER_WORDS:
+        number = number_of(state, condition.field)
+        return number is None or COMPARE[condition.op](number, float(condition.value))
+    value = getattr(state, condition.field)
+    return COMPARE[condition.op]("" if value is None else str(getattr(value, "value", value)), str(condition.value))
 
 
-def _best(excerpts: tuple[Excerpt, ...]) -> str:
-    return excerpts[0].text if excerpts else ""
+def learned_conditions(columns: Columns, advantages: Floats, rows: Bools) -> tuple[Condition, ...]:
+    """Conditions under which the transitions in ``rows`` beat what their states let expect."""
+    chosen = np.flatnonzero(rows & ~np.isnan(advantages))
+    if len(chosen) < 2 * FEWEST:
+        return ()
+    values, weights = advantages[chosen].astype(np.float64), columns.weight[chosen].astype(np.float64)
+    scored = []
+    for condition, opposite, inside in candidates(columns, chosen):
+        score = contrast(values, weights, inside)
+        if abs(score) >= LEAST_Z:
+            scored.append((abs(score), condition if score > 0 else opposite))
+    scored.sort(key=lambda item: (-item[0], item[1].words))
+    return _distinct([condition for _, condition in scored])
+
+
+def _distinct(conditions: list[Condition]) -> tuple[Condition, ...]:
+    kept: list[Condition] = []
+    for condition in conditions:
+        if condition.field not in {item.field for item in kept} and len(kept) < MOST:
+            kept.append(condition)
+    return tuple(kept)
+
+
+def contrast(values: Doubles, weights: Doubles, inside: Bools, fewest: int = FEWEST) -> float:
+    """z score of (mean inside - mean outside), shrunken; 0 when a side holds less than ``fewest`` values."""
+    if min(inside.sum(), (~inside).sum()) < fewest:
+        return 0.0
+    means, variances = [], []
+    for side in (inside, ~inside):
+        weight = weights[side]
+        total = weight.sum()
+        if total <= 0:
+            return 0.0
+        mean = float((values[side] * weight).sum() / (total + SHRINK))
+        spread = float((weight * (values[side] - mean) ** 2).sum() / total)
+        means.append(mean)
+        variances.append((spread + 1.0 / total) / total)
+    return float((means[0] - means[1]) / np.sqrt(sum(variances)))
+
+
+def candidates(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+    """Predicates that split ``rows``, each with its opposite and the rows on its side."""
+    yield from _category_splits(columns, rows)
+    yield from _number_splits(columns, rows)
+    yield from _feature_splits(columns, rows)
+
+
+def _category_splits(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+    for name in CATEGORIES:
+        column = columns.categories[name]
+        values = column.values[rows]
+        for code in np.unique(values[values >= 0]):
+            value = column.names[code]
+            if value == "unknown":
+                continue
+            words = CATEGORY_WORDS[name].format(value)
+            negated = words.replace(" is ", " is not ", 1).replace(" are ", " are not ", 1)
+            negated = negated.replace(" ended as ", " did not end as ", 1)
+            yield (
+                Condition(field=name, op="==", value=value, words=words),
+                Condition(field=name, op="!=", value=value, words=negated),
+                values == code,
+            )
+
+
+def _number_splits(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+    for name, words in NUMBER_WORDS.items():
+        values = columns.numbers[name][rows]
+        if np.isnan(values).any():
+            continue
+        for cut in sorted({round(float(np.quantile(values, share)), 2) for share in (0.33, 0.5, 0.67)}):
+            yield (
+                Condition(field=name, op=">=", value=cut, words=f"{words} is at least {cut:g}"),
+                Condition(field=name, op="<", value=cut, words=f"{words} is below {cut:g}"),
+                values >= cut,
+            )
+
+
+def _feature_splits(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
+    bits = columns.features[rows]
+    for position, name in enumerate(columns.feature_names):
+        inside = (bits[:, position // 64] >> np.uint64(position % 64)) & np.uint64(1) == 1
+        words = name.replace("_", " ")
+        yield (
+            Condition(field=f"feature:{name}", op="has", value=name, words=f"the kernel has {words}"),
+            Condition(field=f"feature:{name}", op="lacks", value=name, words=f"the kernel has no {words}"),
+            inside,
+        )

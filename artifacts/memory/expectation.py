@@ -1,23 +1,24 @@
-"""What the state alone predicts of the next step's gain: the yardstick that directions are credited against.
+"""What the state predicts of the next step's gain: what directions are credited against.
 
 A ridge regression on named terms, corrected by what such predictions came to on other tasks, so that a prediction can
 be read, stored as JSON and computed for one state in microseconds. It is refitted whenever a filter takes experience
-away, because a model that has seen the excluded task would leak it.
+away, because a model that has seen the excluded task would leak it. The correction is monotone: a straight line meets
+outcomes that have a floor, and is learnt from predictions for tasks that the regression had not seen.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from artifacts.memory.columns import CATEGORIES, NUMBERS, Bools, Columns, Floats
-from artifacts.memory.correction import Correction
-from artifacts.state import State
+from artifacts.task import operator_name
+from artifacts.trajectory import State
 
 SCALES = {
     "fraction_of_bound": (0.3, 0.3),
@@ -29,51 +30,84 @@ SCALES = {
 }
 """Centre and scale of each number, constants so that two memories measure alike."""
 CLIP = 3.0
+FLOOR, CAP = -1.0, 4.0
+"""Of gains: a failed or slower step costs the step, not the speed, because a search keeps its best, and single enormous
+wins over naive kernels must not drown the rest."""
+SIBLINGS = 1.0
+"""How many siblings the state's expectation is worth."""
+ALONE = 0.2
+"""Weight of a step without siblings against one with many."""
+RIDGE = 30.0
 CHUNK = 50_000
 FOLDS = 8
-AT = "at:"
-"""Prefix of a correction's points among the terms of a manifest."""
 Matrix = npt.NDArray[np.float64]
+LEAST = 25.0
+"""Weight of the steps that a bin needs before its mean is believed; about 0.15 log2 either way."""
+BINS = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GainSettings:
-    """How an outcome becomes one number in log2.
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Gains that were observed at ``predicted`` ones, both ascending; straight between them and level beyond.
 
-    A failed or slower step costs the step, not the speed, because a search keeps its best: gains are floored. Single
-    enormous wins over naive kernels are capped so that they do not drown the rest.
-
-    A step is credited with what it gained beyond its siblings, the other children of its parent, because they share all
-    that the state does not tell; where there are few, the state's expectation stands in for them.
-
-    Attributes:
-        siblings: how many siblings the state's expectation is worth.
-        alone: weight of a step without siblings against one with many.
+    Without any point nothing is corrected.
     """
 
-    floor: float = -1.0
-    cap: float = 4.0
-    siblings: float = 1.0
-    alone: float = 0.2
+    predicted: tuple[float, ...] = ()
+    observed: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.floor <= 0 < self.cap:
-            raise ValueError(f"gains need floor <= 0 < cap, got {self.floor} and {self.cap}")
-        if self.siblings <= 0 or not 0 <= self.alone <= 1:
-            raise ValueError(f"siblings must be positive and alone in 0..1, got {self.siblings} and {self.alone}")
+        if len(self.predicted) != len(self.observed):
+            raise ValueError(f"{len(self.predicted)} predictions cannot have {len(self.observed)} observed means")
+
+    def of(self, predicted: Floats) -> Floats:
+        """Corrected predictions."""
+        if not self.predicted:
+            return predicted
+        return np.interp(predicted, self.predicted, self.observed).astype(np.float32)
 
 
-def gains(columns: Columns, settings: GainSettings) -> Floats:
-    """Gain of each row; failures of a timed parent count as the floor, NaN where nothing can be said."""
-    clipped = np.clip(columns.reward, settings.floor, settings.cap)
+def learned_correction(predicted: Floats, observed: Floats, weight: Floats) -> Correction:
+    """The isotonic map from ``predicted`` to ``observed``; rows with NaN in either are left out.
+
+    Steps are taken in bins of equal weight; fewer steps than two bins need correct nothing.
+    """
+    known = ~np.isnan(observed) & ~np.isnan(predicted) & (weight > 0)
+    order = np.argsort(predicted[known], kind="stable")
+    forecast, seen = predicted[known][order].astype(np.float64), observed[known][order].astype(np.float64)
+    heavy = weight[known][order].astype(np.float64)
+    total = float(heavy.sum())
+    count = min(BINS, int(total / LEAST))
+    if count < 2:
+        return Correction()
+    place = np.minimum((np.cumsum(heavy) - heavy / 2) * count / total, count - 1).astype(np.int64)
+    bins = np.zeros((count, 3))
+    np.add.at(bins, place, np.stack([heavy, heavy * forecast, heavy * seen], axis=1))
+    bins = bins[bins[:, 0] > 0]
+    from sklearn.isotonic import IsotonicRegression  # takes a second, and most memories come with theirs
+
+    means = bins[:, 1:] / bins[:, :1]
+    fitted = IsotonicRegression().fit(means[:, 0], means[:, 1], sample_weight=bins[:, 0])
+    return Correction(tuple(map(float, fitted.X_thresholds_)), tuple(map(float, fitted.y_thresholds_)))
+
+
+def gains(columns: Columns) -> Floats:
+    """Gain of each row; failures of a timed parent count as the floor.
+
+    NaN where nothing can be said, and for sources that hold winners alone.
+    """
+    clipped = np.clip(columns.reward, FLOOR, CAP)
     lost: Bools = columns.failed & columns.parent_timed
-    return np.where(lost, np.float32(settings.floor), clipped).astype(np.float32)
+    known = np.where(lost, np.float32(FLOOR), clipped)
+    return np.where(columns.rated, known, np.float32(np.nan)).astype(np.float32)
 
 
-def credited(columns: Columns, gain: Floats, expected: Floats, settings: GainSettings) -> tuple[Floats, Floats]:
+def credited(columns: Columns, gain: Floats, expected: Floats) -> tuple[Floats, Floats]:
     """Advantage of each row over its siblings and the state's expectation, and the weight of that contrast, 0..1.
 
-    NaN advantage where there is no gain.
+    A step is credited with what it gained beyond its siblings, the other children of its parent, because they share all
+    that the state does not tell; where there are few, the state's expectation stands in for them. The advantage is NaN
+    where there is no gain.
     """
     known = ~np.isnan(gain)
     weight = np.where(known, columns.weight, 0.0).astype(np.float64)
@@ -82,9 +116,8 @@ def credited(columns: Columns, gain: Floats, expected: Floats, settings: GainSet
     count = int(groups.max(initial=-1)) + 1
     others = np.bincount(groups, weights=weight, minlength=count)[groups] - weight
     others_worth = np.bincount(groups, weights=worth, minlength=count)[groups] - worth
-    base = (settings.siblings * expected + others_worth) / (settings.siblings + others)
-    told = others / (settings.siblings + others)
-    sure = settings.alone + (1.0 - settings.alone) * told
+    base = (SIBLINGS * expected + others_worth) / (SIBLINGS + others)
+    sure = ALONE + (1.0 - ALONE) * others / (SIBLINGS + others)
     return (gain - base).astype(np.float32), sure.astype(np.float32)
 
 
@@ -100,18 +133,14 @@ class Expectation:
     terms: tuple[tuple[str, float], ...]
     correction: Correction = field(default_factory=Correction)
 
-    @classmethod
-    def stored(cls, mapping: Mapping[str, float]) -> Expectation:
-        """Inverse of :meth:`mapping`."""
-        points = sorted((float(name[len(AT) :]), value) for name, value in mapping.items() if name.startswith(AT))
-        terms = tuple((name, value) for name, value in mapping.items() if not name.startswith(AT))
-        return cls(terms, Correction(tuple(x for x, _ in points), tuple(y for _, y in points)))
-
-    def mapping(self) -> dict[str, float]:
-        """As a manifest holds it, rounded so that platforms agree: terms, and ``at:0.25`` where 0.25 is corrected."""
+    def rounded(self) -> Expectation:
+        """As a manifest holds it, so that platforms agree."""
         points = zip(self.correction.predicted, self.correction.observed, strict=True)
-        named = (*self.terms, *((f"{AT}{x:.4f}", y) for x, y in points))
-        return {name: round(value, 6) for name, value in named if round(value, 6) or name.startswith(AT)}
+        corrected = [(round(x, 4), round(y, 6)) for x, y in points]
+        return Expectation(
+            tuple((name, round(value, 6)) for name, value in self.terms if round(value, 6)),
+            Correction(tuple(x for x, _ in corrected), tuple(y for _, y in corrected)),
+        )
 
     def predict(self, columns: Columns) -> Floats:
         """Expected gain of each row."""
@@ -132,21 +161,19 @@ class Expectation:
         return float(self.correction.of(np.array([total], np.float32))[0])
 
 
-def fit(columns: Columns, target: Floats, ridge: float) -> Expectation:
-    """Weighted ridge regression of ``target`` on the state; rows with NaN targets are left out."""
+def fit(columns: Columns, target: Floats) -> Expectation:
+    """Weighted ridge regression of ``target`` on the state, within sources; rows with NaN targets are left out."""
     names = _term_names(columns)
-    gram, moment = _sums(columns, target, np.zeros(len(columns), np.int64), 1)
-    return _named(names, _solve(gram[0], moment[0], ridge))
+    return _named(names, _sums(columns, target, np.zeros(len(columns), np.int64), 1)[0].solved())
 
 
-def cross_fitted(columns: Columns, target: Floats, ridge: float) -> Floats:
-    """Expected gain of each row from a model that never saw the row's task."""
-    folds = np.array([zlib.crc32(name.encode()) % FOLDS for name in columns.task.names] or [0])[columns.task.values]
-    gram, moment = _sums(columns, target, folds, FOLDS)
-    total: Matrix = gram.sum(axis=0)
-    total_moment: Matrix = moment.sum(axis=0)
+def cross_fitted(columns: Columns, target: Floats) -> Floats:
+    """Expected gain of each row from a model that never saw the row's operator."""
+    fold = [zlib.crc32(operator_name(name).encode()) % FOLDS for name in columns.task.names]
+    folds = np.array(fold or [0])[columns.task.values]
+    sums = _sums(columns, target, folds, FOLDS)
     expected = np.zeros(len(columns), np.float32)
-    solved = [_solve(total - gram[k], total_moment - moment[k], ridge) for k in range(FOLDS)]
+    solved = [_Sums.total([other for other in sums if other is not held]).solved() for held in sums]
     weights = np.stack(solved, axis=1)
     for rows, design in _designs(columns):
         expected[rows] = np.take_along_axis(design @ weights, folds[rows, None], axis=1)[:, 0]
@@ -223,24 +250,58 @@ def _unpacked(columns: Columns, rows: slice) -> Matrix:
     return ((words >> (wanted % 64).astype(np.uint64)) & np.uint64(1)).astype(np.float64)
 
 
-def _sums(columns: Columns, target: Floats, folds: npt.NDArray[np.int64], count: int) -> tuple[Matrix, Matrix]:
-    width = len(_term_names(columns))
-    gram, moment = np.zeros((count, width, width)), np.zeros((count, width))
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Weighted sums of products of terms, and of terms and targets by source; the first term is 1."""
+
+    gram: Matrix
+    moment: Matrix
+    terms: Matrix
+    targets: Matrix
+
+    @classmethod
+    def total(cls, parts: Sequence[_Sums]) -> _Sums:
+        return cls(
+            sum((part.gram for part in parts), np.zeros_like(parts[0].gram)),
+            sum((part.moment for part in parts), np.zeros_like(parts[0].moment)),
+            sum((part.terms for part in parts), np.zeros_like(parts[0].terms)),
+            sum((part.targets for part in parts), np.zeros_like(parts[0].targets)),
+        )
+
+    def solved(self) -> Matrix:
+        """Coefficients from differences within sources, and the intercept that fits the mean over all.
+
+        Sources differ more in how often steps gain than states do; without an intercept of its own for each, terms that
+        tell sources apart would be credited with that.
+        """
+        weight = np.maximum(self.terms[:, 0], 1e-12)
+        gram = self.gram - (self.terms / weight[:, None]).T @ self.terms
+        moment = self.moment - (self.terms / weight[:, None]).T @ self.targets
+        penalty = np.full(len(moment) - 1, RIDGE)
+        slopes = np.linalg.solve(gram[1:, 1:] + np.diag(penalty), moment[1:])
+        total = self.terms.sum(axis=0)
+        intercept = (self.targets.sum() - total[1:] @ slopes) / max(total[0], 1e-12)
+        return np.concatenate(([intercept], slopes))
+
+
+def _sums(columns: Columns, target: Floats, folds: npt.NDArray[np.int64], count: int) -> list[_Sums]:
+    width, sources = len(_term_names(columns)), len(columns.source.names)
+    found = [
+        _Sums(np.zeros((width, width)), np.zeros(width), np.zeros((sources, width)), np.zeros(sources))
+        for _ in range(count)
+    ]
     for rows, design in _designs(columns):
         known = ~np.isnan(target[rows])
-        for fold in range(count):
+        for fold, sums in enumerate(found):
             chosen = known & (folds[rows] == fold)
-            part = design[chosen]
+            part, source = design[chosen], columns.source.values[rows][chosen]
             weighted = part * columns.weight[rows][chosen, None]
-            gram[fold] += part.T @ weighted
-            moment[fold] += weighted.T @ target[rows][chosen]
-    return gram, moment
-
-
-def _solve(gram: Matrix, moment: Matrix, ridge: float) -> Matrix:
-    penalty = np.full(len(moment), ridge)
-    penalty[0] = 1e-6  # the mean itself is not shrunk
-    return np.linalg.solve(gram + np.diag(penalty), moment).astype(np.float64)
+            worth = columns.weight[rows][chosen] * target[rows][chosen]
+            np.add(sums.gram, part.T @ weighted, out=sums.gram)
+            np.add(sums.moment, part.T @ worth, out=sums.moment)
+            np.add.at(sums.terms, source, weighted)
+            np.add.at(sums.targets, source, worth)
+    return found
 
 
 def _named(names: list[str], weights: Matrix) -> Expectation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from artifacts.memory.expectation import SCALES, credited, gains, number_of, sca
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.state import State
+from artifacts.trajectory import State
 
 CATEGORY_WEIGHTS = {"family": 3.0, "bottleneck": 1.5, "language": 1.0, "size": 0.5, "dtype": 0.5, "last_outcome": 0.5}
 NUMBER_WEIGHTS = {
@@ -29,13 +30,14 @@ UNKNOWN = 0.5
 """Similarity of a field that one side does not know."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
     """Rows of memory and overlay from the viewpoint of one state.
 
     Attributes:
         similarity: 0..1, 1 for the same state, and for all where states were not compared; ``same_arch``,
             ``same_language`` and ``same_family`` compare with the state's.
+        operator: code of what was worked on; steps of one are not independent.
         previous, history: direction codes, newest first.
         identities: transition ids of the overlay rows, which follow the memory's.
     """
@@ -46,6 +48,7 @@ class Experience:
     same_arch: Bools
     same_language: Bools
     same_family: Bools
+    operator: npt.NDArray[np.int32]
     direction: npt.NDArray[np.int32]
     strategy: npt.NDArray[np.int32]
     previous: npt.NDArray[np.int32]
@@ -67,52 +70,46 @@ def experience(
     """What memory and overlay hold, seen from ``state``; ``compared=False`` leaves out similarity, which costs most."""
     columns = memory.columns
     history = tuple(columns.direction.code(name) for name in state.history[::-1][:PREFIX])
-    seen = _seen(columns, state, memory.gains, memory.advantages, memory.credit, compared)
-    identities: tuple[str, ...] = ()
+    seen = _seen(columns, state, compared) | {
+        "gain": memory.gains,
+        "advantage": memory.advantages,
+        "weight": memory.credit,
+    }
     if overlay:
-        seen = _joined(seen, _overlay(memory, overlay, state, overlay_weight, compared))
-        identities = tuple(sorted(item.transition_id for item in overlay))
-    return Experience(memory, identities, *seen, history)
+        learnt = _overlay(memory, overlay, state, overlay_weight, compared)
+        seen = {name: np.concatenate((seen[name], learnt[name])) for name in seen}
+    identities = tuple(sorted(item.transition_id for item in overlay))
+    return Experience(memory=memory, identities=identities, history=history, **seen)
 
 
-_Seen = tuple[
-    Floats,
-    Bools,
-    Bools,
-    Bools,
-    npt.NDArray[np.int32],
-    npt.NDArray[np.int32],
-    npt.NDArray[np.int32],
-    Floats,
-    Floats,
-    Floats,
-]
+def _seen(columns: Columns, state: State, compared: bool) -> dict[str, Any]:
+    return {
+        "similarity": similarity(columns, state) if compared else np.ones(len(columns), np.float32),
+        "same_arch": _same(columns, "arch", state),
+        "same_language": _same(columns, "language", state),
+        "same_family": _same(columns, "family", state),
+        "operator": columns.operator.values,
+        "direction": columns.direction.values,
+        "strategy": columns.strategy.values,
+        "previous": columns.previous,
+    }
 
 
-def _seen(columns: Columns, state: State, gain: Floats, advantage: Floats, credit: Floats, compared: bool) -> _Seen:
-    return (
-        similarity(columns, state) if compared else np.ones(len(columns), np.float32),
-        _same(columns, "arch", state),
-        _same(columns, "language", state),
-        _same(columns, "family", state),
-        columns.direction.values,
-        columns.strategy.values,
-        columns.previous,
-        gain,
-        advantage,
-        credit,
-    )
-
-
-def _overlay(memory: Memory, overlay: Sequence[Transition], state: State, weight: float, compared: bool) -> _Seen:
+def _overlay(
+    memory: Memory, overlay: Sequence[Transition], state: State, weight: float, compared: bool
+) -> dict[str, Any]:
     columns = columns_of(transition_rows(overlay), memory.columns.direction.names, memory.columns.strategy.names)
-    gain = gains(columns, memory.gain)
-    advantage, sure = credited(columns, gain, memory.expectation.line(columns), memory.gain)
-    return _seen(columns, state, gain, advantage, columns.weight * sure * np.float32(weight), compared)
-
-
-def _joined(first: _Seen, second: _Seen) -> _Seen:
-    return tuple(np.concatenate(pair) for pair in zip(first, second, strict=True))  # type: ignore[return-value]
+    gain = gains(columns)
+    advantage, sure = credited(columns, gain, memory.expectation.line(columns))
+    known = {name: code for code, name in enumerate(memory.columns.operator.names)}
+    codes = [known.get(name, len(known) + at) for at, name in enumerate(columns.operator.names)]
+    weighed = {
+        "operator": np.array(codes, np.int32)[columns.operator.values],
+        "gain": gain,
+        "advantage": advantage,
+        "weight": columns.weight * sure * np.float32(weight),
+    }
+    return _seen(columns, state, compared) | weighed
 
 
 def similarity(columns: Columns, state: State) -> Floats:

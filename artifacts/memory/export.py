@@ -11,7 +11,7 @@ from artifacts.codec import encode
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 
-KINDS = ("manifest", "direction", "strategy", "transition")
+KINDS = ("manifest", "direction", "strategy", "edge", "transition")
 
 
 def export_lines(memory: Memory, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
@@ -56,6 +56,8 @@ def _records(memory: Memory, kind: str) -> Iterator[dict[str, Any]]:
         yield encode(memory.manifest)
     elif kind == "direction":
         yield from (asdict(direction) for direction in memory.directions)
+    elif kind == "edge":
+        yield from (encode(edge) for edge in memory.edges)
     elif kind == "strategy":
         yield from (encode(strategy) for strategy in memory.strategies)
     else:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-import networkx as nx
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from artifacts.errors import BadInputError
-from artifacts.memory import correction, effects, expectation
-from artifacts.memory.canonical import canonical
-from artifacts.memory.columns import Bools, Codes, Columns, Floats, columns_of
-from artifacts.memory.expectation import Expectation, GainSettings
+from artifacts.memory import expectation
+from artifacts.memory.columns import Bools, Columns, Floats, Rows, columns_of
+from artifacts.memory.edges import computed
+from artifacts.memory.effects import effects_by, learned_conditions
+from artifacts.memory.expectation import Expectation, learned_correction
 from artifacts.memory.manifest import Manifest
-from artifacts.memory.records import Direction, Strategy, Transition
+from artifacts.memory.records import Direction, Edge, Effect, Excerpt, Strategy, Transition
+from artifacts.memory.schemas import canonical
 from artifacts.memory.tables import transitions_of
-from artifacts.task_identity import operator_name
+from artifacts.task import operator_name
 
 START = "start"
 """Node that the first step of a lineage comes from."""
@@ -36,8 +38,7 @@ class Memory:
     directions: tuple[Direction, ...]
     strategies: tuple[Strategy, ...]
     table: pa.Table
-    gain: GainSettings = field(default_factory=GainSettings)
-    ridge: float = 30.0
+    edges: tuple[Edge, ...] = ()
 
     def __len__(self) -> int:
         """Number of transitions."""
@@ -60,15 +61,15 @@ class Memory:
     @cached_property
     def gains(self) -> Floats:
         """Gain of each transition in log2, NaN where nothing can be said."""
-        return expectation.gains(self.columns, self.gain)
+        return expectation.gains(self.columns)
 
     @cached_property
     def expectation(self) -> Expectation:
-        """Model of the gain that the state alone predicts, fitted on this memory's transitions."""
-        if self.manifest.expectation and self.gain == GainSettings():
-            return Expectation.stored(self.manifest.expectation)
-        fitted = expectation.fit(self.columns, self.gains, self.ridge)
-        return replace(fitted, correction=correction.learn(self.expected, self.gains, self.columns.weight))
+        """Model of the gain that the state predicts, fitted on this memory's transitions."""
+        if self.manifest.expectation is not None:
+            return self.manifest.expectation
+        fitted = expectation.fit(self.columns, self.gains)
+        return replace(fitted, correction=learned_correction(self.expected, self.gains, self.columns.weight))
 
     @cached_property
     def advantages(self) -> Floats:
@@ -82,18 +83,18 @@ class Memory:
 
     @cached_property
     def expected(self) -> Floats:
-        """Gain of each transition that its state alone predicts, by a model that never saw its task.
+        """Gain of each transition that its state predicts, by a model that never saw its operator.
 
         Not corrected, because a correction is learnt from these.
         """
         known = self.columns.expected
         if np.isnan(known[~np.isnan(self.gains)]).any():
-            return expectation.cross_fitted(self.columns, self.gains, self.ridge)
+            return expectation.cross_fitted(self.columns, self.gains)
         return known
 
     @cached_property
     def _credit(self) -> tuple[Floats, Floats]:
-        return expectation.credited(self.columns, self.gains, self.expected, self.gain)
+        return expectation.credited(self.columns, self.gains, self.expected)
 
     def direction(self, direction_id: str) -> Direction:
         """The direction of that id.
@@ -166,14 +167,14 @@ class Memory:
         if unknown:
             known = ", ".join(sorted(columns.source.names))
             raise BadInputError(f"the memory holds no source {unknown[0]!r}", f"its sources are {known}")
-        keep &= ~_among(columns.task, exclude_tasks)
-        keep &= ~_among(columns.categories["family"], exclude_families)
-        keep &= ~_among(columns.source, exclude_sources)
+        keep &= ~columns.task.among(exclude_tasks)
+        keep &= ~columns.categories["family"].among(exclude_families)
+        keep &= ~columns.source.among(exclude_sources)
         return self.kept(keep, device_discount or {})
 
     def kept(self, keep: Bools, device_discount: Mapping[str, float] | None = None) -> Memory:
         """The memory of the rows under ``keep``."""
-        return effects.refreshed(self.rows(keep, device_discount))
+        return refreshed(self.rows(keep, device_discount))
 
     def rows(self, keep: Bools, device_discount: Mapping[str, float] | None = None) -> Memory:
         """The rows under ``keep`` as far as scoring looks; effects, conditions and texts stay those of all rows."""
@@ -187,16 +188,79 @@ class Memory:
         # What was fitted on rows that are now gone is computed anew on first use.
         nothing = pa.nulls(table.num_rows, pa.float64())
         table = table.set_column(table.schema.get_field_index("expected"), table.schema.field("expected"), nothing)
-        # Canonical, so that no dictionary goes on naming what was forgotten.
-        manifest = replace(self.manifest, expectation={})
+        # Canonical, so that no dictionary still names what was removed.
+        manifest = replace(self.manifest, expectation=None)
         return replace(self, manifest=manifest, table=canonical(table))
 
-    def graph(self) -> nx.MultiDiGraph:
-        """The graph: direction and strategy nodes, ``contains`` edges, ``transition`` edges that carry effects."""
-        return effects.graph(self)
+    def relabelled(self, order: Rows) -> Memory:
+        """For scoring only: row i has the direction and strategy of row ``order[i]``; tables stay as they are.
+
+        What the state predicts does not depend on labels, so it is not fitted again.
+        """
+        columns = self.columns
+        direction = replace(columns.direction, values=columns.direction.values[order])
+        strategy = replace(columns.strategy, values=columns.strategy.values[order])
+        found = replace(self, manifest=replace(self.manifest, expectation=self.expectation))
+        found.__dict__.update(columns=replace(columns, direction=direction, strategy=strategy), expected=self.expected)
+        return found
 
 
-def _among(column: Codes, names: Collection[str]) -> Bools:
-    wanted = set(names)
-    mask: Bools = np.isin(column.values, [code for code, name in enumerate(column.names) if name in wanted])
-    return mask
+def refreshed(memory: Memory) -> Memory:
+    """``memory`` with effects, conditions, texts and evidence that rest on the transitions it has now."""
+    columns = memory.columns
+    direction_effects = effects_by(columns, columns.direction.values.astype(np.int64), len(memory.directions))
+    strategy_effects = effects_by(columns, columns.strategy.values.astype(np.int64), len(memory.strategies))
+    alive = _alive(memory)
+    rows = np.bincount(columns.strategy.values + 1, minlength=len(memory.strategies) + 1)[1:]
+    strategies = tuple(
+        _refreshed(memory, code, strategy, strategy_effects[code], alive)
+        for code, strategy in enumerate(memory.strategies)
+        if rows[code]
+    )
+    seen = np.bincount(columns.direction.values + 1, minlength=len(memory.directions) + 1)[1:]
+    directions = tuple(
+        replace(direction, effect=direction_effects[code])
+        for code, direction in enumerate(memory.directions)
+        if seen[code]
+    )
+    shown = {edge.excerpt.transition_id: edge.excerpt.text for edge in memory.edges if edge.excerpt is not None}
+    return replace(
+        memory, directions=directions, strategies=strategies, edges=computed(memory.table, memory.columns, shown)
+    )
+
+
+def _alive(memory: Memory) -> frozenset[str]:
+    wanted: set[str] = set()
+    for strategy in memory.strategies:
+        wanted.update(strategy.evidence)
+        wanted.update(excerpt.transition_id for excerpt in (*strategy.recipes, *strategy.templates))
+        wanted.update(*strategy.risk_evidence)
+    names = pa.array(sorted(wanted), pa.large_string())
+    present = pc.is_in(names, value_set=memory.table["transition_id"].combine_chunks())
+    return frozenset(names.filter(present).to_pylist())
+
+
+def _refreshed(memory: Memory, code: int, strategy: Strategy, effect: Effect, alive: frozenset[str]) -> Strategy:
+    recipes = tuple(item for item in strategy.recipes if item.transition_id in alive)
+    templates = tuple(item for item in strategy.templates if item.transition_id in alive)
+    risks = [
+        (risk, kept)
+        for risk, ids in zip(strategy.risks, strategy.risk_evidence, strict=True)
+        if (kept := tuple(item for item in ids if item in alive))
+    ]
+    return replace(
+        strategy,
+        effect=effect,
+        when=learned_conditions(memory.columns, memory.advantages, memory.columns.strategy.values == code),
+        recipe=_best(recipes),
+        template=_best(templates),
+        recipes=recipes,
+        templates=templates,
+        risks=tuple(risk for risk, _ in risks),
+        risk_evidence=tuple(ids for _, ids in risks),
+        evidence=tuple(item for item in strategy.evidence if item in alive),
+    )
+
+
+def _best(excerpts: tuple[Excerpt, ...]) -> str:
+    return excerpts[0].text if excerpts else ""

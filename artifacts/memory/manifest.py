@@ -1,19 +1,17 @@
-"""The manifest of a memory version: what it holds, what it was made of, how good it is.
-
-A manifest is written in one canonical form that holds its own hash, so that a flipped byte anywhere in it is seen.
-"""
+"""The manifest of a memory version: what it holds, what it was made of, how good it is."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from artifacts.codec import decode, encode
 from artifacts.errors import ArtifactError, BadInputError
-from artifacts.memory.migrations import MIGRATIONS, SCHEMA_VERSION, Migration, migrated
+from artifacts.memory.expectation import Expectation
+from artifacts.memory.schemas import SCHEMA_VERSION
 
 OWN_HASH = "manifest_sha256"
 
@@ -45,6 +43,76 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankingQuality:
+    """How well a memory ranked directions or strategies at recorded choices of operators it had not seen.
+
+    Attributes:
+        level: ``direction`` or ``strategy``.
+        decision_points: recorded choices with two options or more.
+        regret: mean log2 gain lost against the best option tried; ``regret_no_direction``: by a choice at random.
+        ndcg, hit3, pairwise: 0..1, see :mod:`builder.validate.replay`; None where no choice allows it.
+        margin: share of the no-direction baseline's regret that the memory saves; ``margin_interval``: its 95 %
+            interval over tasks, None below three tasks.
+        chance: probability that its labels, permuted, rank as well.
+    """
+
+    level: str
+    decision_points: int
+    regret: float
+    regret_no_direction: float
+    ndcg: float | None = None
+    hit3: float | None = None
+    pairwise: float | None = None
+    margin: float | None = None
+    margin_interval: tuple[float, float] | None = None
+    chance: float | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the ranking is better than that of permuted labels, one-sided at 5 %."""
+        return self.chance is not None and self.chance <= 0.05
+
+    @staticmethod
+    def plural(level: str) -> str:
+        """What a level is of."""
+        return {"direction": "directions", "strategy": "strategies"}[level]
+
+    @property
+    def what(self) -> str:
+        """Plural of the level."""
+        return self.plural(self.level)
+
+    @property
+    def saved(self) -> str:
+        """The margin over the no-direction baseline with its interval; empty where it is not known."""
+        if self.margin is None:
+            return ""
+        bounds = "" if self.margin_interval is None else " [{:+.0%}, {:+.0%}]".format(*self.margin_interval)
+        return f"{self.margin:+.0%}{bounds}"
+
+    @property
+    def line(self) -> str:
+        """All of it on one line."""
+        named = {"ndcg": self.ndcg, "hit@3": self.hit3, "pairs": self.pairwise}
+        parts = [f"regret {self.regret:.3f} log2, no direction {self.regret_no_direction:.3f}"]
+        parts += [f"saved {self.saved}"] if self.saved else []
+        parts += [f"{name} {value:.3f}" for name, value in named.items() if value is not None]
+        if self.chance is not None and not self.ranks:
+            parts.append(
+                f"no better than permuted labels (p = {self.chance:.2f}): good for fixes and kernels, not to rank"
+            )
+        return f"{self.what}, {self.decision_points} held-out choices: {', '.join(parts)}"
+
+    def moved_to(self, new: RankingQuality) -> str:
+        """What changed from this version's figures to another's, on one line."""
+        return (
+            f"{new.what}: saved {self.saved or 'unknown'} → {new.saved or 'unknown'}, regret {self.regret:.3f} → "
+            f"{new.regret:.3f} (no direction {self.regret_no_direction:.3f} → {new.regret_no_direction:.3f}), "
+            f"{self.decision_points} → {new.decision_points} choices"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a memory version says of itself.
 
@@ -52,10 +120,10 @@ class Manifest:
         schema_version: what the files were written in.
         version: first 16 hex digits of the identity, see :meth:`identity`.
         settings: builder settings; ``scorer``: the attention settings that replay chose.
-        expectation: what the state alone predicts, by term; fitted from the rows, so not part of the identity.
+        expectation: what the state predicts; fitted from the rows, so not part of the identity.
         parent: version that was ``latest`` before; not part of the identity.
         libraries: versions of what wrote the files; not part of the identity.
-        quality: figures from replay, e.g. ``regret``, ``regret_state_only``, ``ndcg``.
+        quality: figures from replay, one record a level that the logs hold choices of.
     """
 
     name: str
@@ -66,9 +134,9 @@ class Manifest:
     scorer: Mapping[str, Any] = field(default_factory=dict)
     embedding: Embedding = field(default_factory=Embedding)
     inputs: tuple[InputLog, ...] = ()
-    quality: Mapping[str, float] = field(default_factory=dict)
+    quality: tuple[RankingQuality, ...] = ()
     quarantined: int = 0
-    expectation: Mapping[str, float] = field(default_factory=dict)
+    expectation: Expectation | None = None
     parent: str | None = None
     libraries: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,11 +157,11 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return _canonical(body | {OWN_HASH: hashlib.sha256(_canonical(body)).hexdigest()})
 
 
-def read_manifest(data: bytes, where: str, migrations: Sequence[Migration] = MIGRATIONS) -> Manifest:
-    """Inverse of :func:`manifest_bytes`, lifted from the schema version that it was written in.
+def read_manifest(data: bytes, where: str) -> Manifest:
+    """Inverse of :func:`manifest_bytes`.
 
     Raises:
-        ArtifactError: not JSON, changed since it was written, or of a schema version that this release cannot read.
+        ArtifactError: not JSON, changed since it was written, or of another schema version.
     """
     try:
         parsed = json.loads(data)
@@ -108,7 +176,12 @@ def read_manifest(data: bytes, where: str, migrations: Sequence[Migration] = MIG
         raise ArtifactError(
             f"{where}: the manifest was changed after it was written", "restore it or rebuild the memory"
         )
-    body = migrated(body, where, migrations)
+    version = body.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise ArtifactError(
+            f"{where}: schema version {version!r} is unknown (this release reads {SCHEMA_VERSION})",
+            "rebuild the memory from its logs",
+        )
     try:
         return decode(Manifest, body)
     except BadInputError as problem:
@@ -117,3 +190,9 @@ def read_manifest(data: bytes, where: str, migrations: Sequence[Migration] = MIG
 
 def _canonical(value: object) -> bytes:
     return (json.dumps(value, sort_keys=True, ensure_ascii=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def moved(before: Manifest, after: Manifest) -> tuple[str, ...]:
+    """What changed from one manifest's replay figures to another's, a line a level that both have."""
+    old = {item.level: item for item in before.quality}
+    return tuple(old[new.level].moved_to(new) for new in after.quality if new.level in old and new != old[new.level])

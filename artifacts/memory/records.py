@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.outcome import Outcome
-from artifacts.state import State
+from artifacts.measurement import Outcome
+from artifacts.statistics import LEAST_TASKS
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance, TrustFlag
+from artifacts.trajectory import Provenance, State, TrustFlag
 
 LONGEST_KERNEL = 32_000
 """Characters of a source that is kept for others to adapt; of 220 candidates of H200 runs the longest has 25,000."""
@@ -15,18 +15,32 @@ LONGEST_KERNEL = 32_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Distribution of an effect in log2(parent time / child time): mean with 95 % interval.
+    """What steps gained, in log2(parent time / child time): mean over tasks with its 95 % interval.
 
-    ``n`` counts measured transitions, ``effective_n`` their trust-weighted number,
-    ``failures`` the transitions whose child was not correct.
+    Means are shrunken towards no effect. Below :data:`artifacts.statistics.LEAST_TASKS` tasks (operators, whatever
+    their ids) they and their bounds are what is assumed of any effect, and are not to be shown.
+
+    Attributes:
+        n, tasks: measured transitions of sources that record what lost as well, and the tasks they are of.
+        failures: transitions whose child was not correct.
     """
 
     mean: float
     low: float
     high: float
     n: int
-    effective_n: float
+    tasks: int
     failures: int
+
+    @property
+    def known(self) -> bool:
+        """Whether enough tasks tell of it that it may be shown."""
+        return self.tasks >= LEAST_TASKS
+
+    @property
+    def sign(self) -> int:
+        """1 where the whole interval lies above no effect, -1 where it lies below, else 0."""
+        return 0 if not self.known or self.low <= 0.0 <= self.high else 1 if self.mean > 0 else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,36 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """What one move did where it was made, over all steps that made it from one rung (edge of the HTG).
+
+    Attributes:
+        move: ``+technique`` gained or ``-technique`` given up, see :mod:`artifacts.features.techniques`.
+        rung: of the move's ladder, where the parent stood; ``plain`` below all rungs.
+        arch, bound, family: device architecture, bottleneck and operator family; empty for any.
+        attempts, operators, sources: steps that made the move, and what they are of.
+        devices: names of the devices.
+        failures: outcomes of the failed ones with their number, the most frequent first.
+        cures: what mended a failed one, in the words of the step that did.
+        excerpt: the code difference of the step that gained most, where it may be shown.
+    """
+
+    move: str
+    rung: str
+    arch: str
+    bound: str
+    family: str
+    effect: Effect
+    attempts: int
+    operators: int
+    sources: int
+    devices: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
+    excerpt: Excerpt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """A local, concrete way to change code (local node of the HTG).
 
@@ -103,13 +147,15 @@ class Transition:
 
     Attributes:
         reward: None when the child is not correct or either end was not timed.
-        expected: reward that the state alone predicts (cross-fitted by task); None when unknown.
+        expected: reward that the state predicts, whatever the direction (cross-fitted by task); None when unknown.
         weight: trust in 0..1.
+        repair: its parent had failed: evidence for cures, and of no strategy whatever its plan says.
         siblings: id shared by all children of one parent code of a task, on one device and in one source.
         plan: strategy text after checking it against the code difference.
         error: typed reason or first line of the failure.
         kernel: source of the child when it is the fastest verified one of its task, for others to adapt; else empty.
             At most :data:`LONGEST_KERNEL` characters, and so is ``reference``.
+        techniques: of the parent; ``moves``: what the step gained and gave up, see :class:`Edge`.
         reference: source of the task that ``kernel`` computes; empty without a kernel, and where the log lacks it.
     """
 
@@ -138,3 +184,6 @@ class Transition:
     provenance: Provenance
     kernel: str = ""
     reference: str = ""
+    repair: bool = False
+    techniques: frozenset[str] = frozenset()
+    moves: tuple[str, ...] = ()

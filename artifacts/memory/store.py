@@ -8,31 +8,31 @@ publishes it and how often.
 from __future__ import annotations
 
 import hashlib
+import io
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
-from artifacts.memory.canonical import content_hash
-from artifacts.memory.encoding import SCHEMAS, encoded
+from artifacts.memory.edges import edge_rows, edges_of
 from artifacts.memory.files import TEMPORARY, Files
 from artifacts.memory.htg import Memory
-from artifacts.memory.manifest import Manifest, manifest_bytes, read_manifest
-from artifacts.memory.migrations import MIGRATIONS, SCHEMA_VERSION, Migration, migrated_table
-from artifacts.parquet import table_of
+from artifacts.memory.manifest import FileEntry, Manifest, manifest_bytes, read_manifest
+from artifacts.memory.schemas import SCHEMA_VERSION, SCHEMAS, canonical, content_hash, table_of
 
 MANIFEST = "manifest.json"
 TAGS = "tags"
 PINS = "pins"
 LATEST = "latest"
-FILES = ("directions", "sources", "strategies", "transitions")
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 VERSION = re.compile(r"[0-9a-f]{16}")
+ROW_GROUP = 250_000
 LIBRARIES = ("numpy", "pyarrow")
 
 
@@ -57,12 +57,10 @@ class MemoryStore:
 
     Args:
         url: root of the store; it is created by the first publish.
-        migrations: how memories of older releases are read.
     """
 
-    def __init__(self, url: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    def __init__(self, url: str) -> None:
         self.url = str(url)
-        self._migrations = migrations
         self.files = Files(self.url)
 
     def publish(self, memory: Memory, *, tag: str = LATEST) -> MemoryVersion:
@@ -71,7 +69,7 @@ class MemoryStore:
         Content that is already there gives the version that it has. Killed at any point, the store is as it was.
         """
         name = checked(memory.manifest.name, "memory name")
-        data, entries = encoded(memory)
+        data, entries = _encoded(memory)
         manifest = replace(
             memory.manifest,
             schema_version=SCHEMA_VERSION,
@@ -91,12 +89,13 @@ class MemoryStore:
             ArtifactError: there is no such memory, or a byte of it is not as it was published.
         """
         manifest = self.manifest(name, self.resolve(name, at))
-        data = {file: self._bytes(manifest, file) for file in FILES}
-        parts = {file: self._table(manifest, file, data[file]) for file in FILES}
+        data = {file: self._bytes(manifest, file) for file in SCHEMAS}
+        parts = {file: self._table(manifest, file, data[file]) for file in SCHEMAS}
         return Memory(
             manifest=manifest,
             directions=tables.directions_of(parts["directions"]),
             strategies=tables.strategies_of(parts["strategies"]),
+            edges=edges_of(parts["edges"]),
             table=parts["transitions"],
         )
 
@@ -108,8 +107,8 @@ class MemoryStore:
         """
         version = self.resolve(name, at)
         manifest = self.manifest(name, version)
-        for file in FILES:
-            found = content_hash(self._stored(manifest, file, self._bytes(manifest, file)))
+        for file in SCHEMAS:
+            found = content_hash(self._table(manifest, file, self._bytes(manifest, file)))
             if found != manifest.files[f"{file}.parquet"].content:
                 raise _damaged(self.where(name, version, f"{file}.parquet"), "its rows differ from the manifest")
         return self.describe(name, version)
@@ -125,12 +124,10 @@ class MemoryStore:
             data = self.files.read(name, version, MANIFEST)
         except FileNotFoundError:
             raise ArtifactError(f"{where} is missing", "htam memory list shows what the store holds") from None
-        manifest = read_manifest(data, where, self._migrations)
-        # What an older release took for the identity may be other than what is in the lifted manifest.
-        current = manifest.schema_version == len(self._migrations) + 1
-        if manifest.name != name or manifest.version != version or (current and manifest.identity()[:16] != version):
+        manifest = read_manifest(data, where)
+        if manifest.name != name or manifest.version != version or manifest.identity()[:16] != version:
             raise _damaged(where, f"it belongs to {manifest.name}@{manifest.version}")
-        if set(manifest.files) != {f"{file}.parquet" for file in FILES}:
+        if set(manifest.files) != {f"{file}.parquet" for file in SCHEMAS}:
             raise _damaged(where, "its list of files is not that of a memory")
         return manifest
 
@@ -233,25 +230,12 @@ class MemoryStore:
         return data
 
     def _table(self, manifest: Manifest, file: str, data: bytes) -> pa.Table:
-        stored, schema = self._stored(manifest, file, data), SCHEMAS[file]
-        try:
-            table = migrated_table(stored, file, manifest.schema_version, schema, self._migrations)
-        except (KeyError, pa.ArrowException) as problem:
-            raise self._misfit(manifest, file) from problem
-        if table.schema != schema:
-            raise self._misfit(manifest, file)
+        """Rows of one file, of the schema and number that the manifest promises."""
+        table = table_of(data).replace_schema_metadata(None)
+        if table.num_rows != manifest.files[f"{file}.parquet"].rows or table.schema != SCHEMAS[file]:
+            where = self.where(manifest.name, manifest.version, f"{file}.parquet")
+            raise _damaged(where, f"its rows are not those of schema version {manifest.schema_version}")
         return table
-
-    def _stored(self, manifest: Manifest, file: str, data: bytes) -> pa.Table:
-        """Rows as they were written, in whatever schema version that was."""
-        table = table_of(data)
-        if table.num_rows != manifest.files[f"{file}.parquet"].rows:
-            raise self._misfit(manifest, file)
-        return table.replace_schema_metadata(None)
-
-    def _misfit(self, manifest: Manifest, file: str) -> ArtifactError:
-        where = self.where(manifest.name, manifest.version, f"{file}.parquet")
-        return _damaged(where, f"its rows are not those of schema version {manifest.schema_version}")
 
 
 def checked(name: str, what: str) -> str:
@@ -271,6 +255,34 @@ def split_reference(reference: str) -> tuple[str, str | None]:
     """``NAME[@VERSION|@TAG]`` in its two parts."""
     name, _, at = reference.partition("@")
     return name, at or None
+
+
+def _encoded(memory: Memory) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
+    """Parquet files of a memory and their entries in the manifest."""
+    parts = {
+        "directions": tables.direction_rows(memory.directions),
+        "edges": edge_rows(memory.edges),
+        "sources": tables.source_rows(memory.table),
+        "strategies": tables.strategy_rows(memory.strategies),
+        "transitions": canonical(memory.table),
+    }
+    data = {f"{name}.parquet": _parquet(table) for name, table in parts.items()}
+    entries = {
+        f"{name}.parquet": FileEntry(
+            sha256=hashlib.sha256(data[f"{name}.parquet"]).hexdigest(),
+            content=content_hash(table),
+            size=len(data[f"{name}.parquet"]),
+            rows=table.num_rows,
+        )
+        for name, table in parts.items()
+    }
+    return data, entries
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", compression_level=3, row_group_size=ROW_GROUP)
+    return sink.getvalue()
 
 
 def _tag_text(version: str) -> str:

@@ -11,14 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck
-from artifacts.memory.canonical import canonical, plain
+from artifacts.measurement import Bottleneck, Outcome
 from artifacts.memory.records import Condition, Direction, Effect, Excerpt, Strategy, Transition
-from artifacts.memory.schemas import BATCH, DIRECTIONS, SOURCES, STRATEGIES, TRANSITIONS
-from artifacts.outcome import Outcome
-from artifacts.state import State
+from artifacts.memory.schemas import BATCH, DIRECTIONS, SOURCES, STRATEGIES, TRANSITIONS, canonical, plain
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance, TrustFlag
+from artifacts.trajectory import Provenance, State, TrustFlag
 
 
 def direction_rows(directions: Iterable[Direction]) -> pa.Table:
@@ -101,7 +98,7 @@ def _joined(names: Iterable[str]) -> str:
 STRAIGHT = (
     *("transition_id", "source", "trajectory_id", "device", "llm", "direction_id", "strategy_id", "plan", "reward"),
     *("expected", "weight", "siblings", "parent_sha256", "child_sha256", "parent_us", "child_us", "error"),
-    *("choice_probability", "kernel", "reference"),
+    *("choice_probability", "kernel", "reference", "repair"),
 )
 """Fields of a transition that are columns as they are."""
 STATE_STRAIGHT = (
@@ -125,6 +122,7 @@ def transition_row(item: Transition) -> dict[str, Any]:
         "state_features": _joined(sorted(state.features)),
         "state_history": _joined(state.history),
     }
+    row |= {"techniques": _joined(sorted(item.techniques)), "moves": _joined(item.moves)}
     return row | {f"provenance_{name}": getattr(provenance, name) for name in PROVENANCE}
 
 
@@ -144,6 +142,8 @@ def _transition_of(row: dict[str, Any]) -> Transition:
         state=state,
         outcome=Outcome(row["outcome"]),
         flags=frozenset(TrustFlag(name) for name in row["flags"].split()),
+        techniques=frozenset(row["techniques"].split()),
+        moves=tuple(row["moves"].split()),
         provenance=Provenance(**{name: row[f"provenance_{name}"] for name in PROVENANCE}),
     )
 

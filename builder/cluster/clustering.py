@@ -1,24 +1,110 @@
-"""From texts, or described steps, to strategies and directions."""
+"""From texts, or raw transitions, to strategies and directions."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import multiprocessing
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from builder.cluster.graph import NONE, Labels, assign, centres, communities
-from builder.cluster.naming import found_strategy
-from builder.cluster.record import UNCLASSIFIED, Action, Assignment, Clustering, DirectionNode, StrategyNode
-from builder.cluster.scoring import Reading, Represented, feature_scores, prototypes, read_texts, represent
-from builder.cluster.settings import ClusterSettings
-from builder.cluster.taxonomy import seed_directions, seeds
-from builder.describe.intent import intent
-from builder.embed import Embedder, Vectors
+from artifacts.codec import encode
+from builder.cluster.graph import NONE, Communities, assign, centres, communities
+from builder.cluster.record import (
+    UNCLASSIFIED,
+    Action,
+    Assignment,
+    Clustering,
+    ClusterSettings,
+    DirectionNode,
+    Labels,
+    StrategyNode,
+    TextAction,
+)
+from builder.cluster.scoring import (
+    Represented,
+    feature_scores,
+    prototypes,
+    read_texts,
+    represent,
+    seed_directions,
+    seeds,
+    taxonomy_sha256,
+)
+from builder.describe.glossary import find_terms, glossary_sha256, split_identifiers, terms
+from builder.describe.plan import intent
+from builder.embed.encoders import Embedder, Vectors
+
+_NEAR = 0.35
+"""Mean anchor score from which a found strategy is put under the direction of the nearest known one."""
+
+MENDING = frozenset({"build_fix", "correctness_fix"})
+"""Directions of repairs."""
+_WORD = re.compile(r"[a-z][a-z0-9_+-]{3,}")
+FOUND = "found_"
+"""Beginning of the ids of directions that no taxonomy knew."""
+LONGEST_NAME = 48
+_COMMON = frozenset(
+    {
+        *("with", "that", "this", "from", "into", "which", "each", "their", "there", "will", "have", "been", "more"),
+        *("than", "then", "before", "after", "within", "while", "must", "should", "also", "other", "next", "same"),
+        *("kernel", "code", "file", "implement", "implementation", "ensure", "review", "update", "using", "correct"),
+        *("function", "functions", "cuda", "current", "existing", "given", "best", "make", "sure", "please", "modify"),
+        *("introduce", "drop", "torch", "replace", "replaced", "replacing", "tune", "becomes", "instead", "change"),
+        *("changes", "changed", "only", "every", "them", "they", "when", "where", "what", "over", "both", "same"),
+    }
+)
+
+
+def found_strategy(texts: Sequence[str], vectors: Vectors, mean_scores: Vectors) -> StrategyNode:
+    """Name a community from its contents: glossary terms first, else its most telling words.
+
+    ``vectors`` is float32 [texts, d]; ``mean_scores`` float32 [known strategies].
+    """
+    centre = vectors.mean(axis=0)
+    example = texts[int(np.argmax(vectors @ centre))]
+    words = _topics(texts)
+    name = _name(words, example)
+    nearest = seeds()[int(mean_scores.argmax())]
+    slug = "_".join(re.findall(r"[a-z0-9]+", name.lower()))[:40]
+    mark = hashlib.sha256(example.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    near = float(mean_scores.max()) >= _NEAR
+    direction_id = nearest.direction_id if near else f"{FOUND}{slug}_{mark}"
+    return StrategyNode(
+        strategy_id=f"{direction_id}.{slug}_{mark}",
+        direction_id=direction_id,
+        name=name,
+        description=f"Found in the texts: {', '.join(words[:5])}." if words else f"Texts like: {example[:100]}",
+        size=len(texts),
+        seeded=False,
+        example=example,
+    )
+
+
+def _name(words: Sequence[str], example: str) -> str:
+    """At most two topics, or the first clause of the example, cut between words: what an engineer would call it."""
+    said = " and ".join(words[:2]) or re.split(r"[.;,:(]", " ".join(split_identifiers(example).split()))[0]
+    if len(said) > LONGEST_NAME:
+        said = said[:LONGEST_NAME].rsplit(" ", 1)[0]
+    return said[:1].upper() + said[1:]
+
+
+def _topics(texts: Sequence[str]) -> list[str]:
+    """Phrases of glossary terms in more than half of the texts, then words in as many, most frequent first."""
+    phrases = {term.name: term.phrase for term in terms()}
+    found = Counter(phrases[name] for text in texts for name in find_terms(text))
+    words = Counter(word for text in texts for word in set(_WORD.findall(text.lower())) - _COMMON)
+    half = len(texts) / 2
+    ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    rest = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+    return [name for name, count in (*ranked, *rest) if count > half]
+
 
 PLAIN_TEXTS = ClusterSettings(min_similarity=0.75)
 """Settings for plain texts: without a code difference their neighbours are worth more, so they are linked earlier."""
@@ -33,21 +119,15 @@ def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSet
     return groups.clustering([found[text] for text in texts], texts)
 
 
-def cluster(
-    described: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None, workers: int = 1
-) -> Clustering:
-    """Group described steps by their texts, with the code difference as further evidence.
-
-    Args:
-        workers: processes that look for the terms in the texts, where these are more than one sample.
-    """
+def cluster(described: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None) -> Clustering:
+    """Group described steps by their texts, with the code difference as further evidence."""
     settings = settings or ClusterSettings()
-    keys = [(item.text, item.added, item.removed) for item in described]
-    groups = _Groups.of({item.text for item in described}, embedder, settings, workers)
+    keys = [(item.text, item.added, item.removed, item.mends) for item in described]
+    groups = _Groups.of({item.text for item in described}, embedder, settings)
     found = {
-        key: groups.of_text(text, feature_scores(added, removed))
+        key: groups.of_text(text, feature_scores(added, removed), mends=mends)
         for key in dict.fromkeys(keys)
-        for text, added, removed in (key,)
+        for text, added, removed, mends in (key,)
     }
     return groups.clustering([found[key] for key in keys], [item.text for item in described])
 
@@ -62,15 +142,15 @@ class _Groups:
     settings: ClusterSettings
     row_of: dict[str, int]
     scores: Vectors
-    labels: Labels
+    labels: Communities
     found: dict[int, StrategyNode]
 
     @classmethod
-    def of(cls, texts: Iterable[str], embedder: Embedder, settings: ClusterSettings, workers: int = 1) -> _Groups:
+    def of(cls, texts: Iterable[str], embedder: Embedder, settings: ClusterSettings) -> _Groups:
         unique = sorted(set(texts), key=_order)
         lots = [unique[start : start + settings.sample] for start in range(0, len(unique), settings.sample)] or [[]]
         examples = prototypes(embedder)
-        readings = _readings(lots, workers)
+        readings = map(read_texts, lots)
         head = represent(next(readings), embedder, settings.term_weight, examples)
         members = communities(head.vectors, settings)
         middle = centres(head.vectors, members)
@@ -89,12 +169,14 @@ class _Groups:
             found=_found(lots[0], head, members, settings),
         )
 
-    def of_text(self, text: str, features: Vectors | None) -> Assignment:
+    def of_text(self, text: str, features: Vectors | None, *, mends: bool = True) -> Assignment:
         row = self.row_of[text]
         node = self.found.get(int(self.labels[row]))
         scores = self.scores[row]
         if features is not None:
             scores = scores + np.float32(self.settings.feature_weight) * features
+        if not mends:
+            scores = np.where(_mending(), np.float32(-1.0), scores)
         best = int(scores.argmax())
         score = round(float(scores[best]), 6)
         if score < self.settings.known:
@@ -129,18 +211,15 @@ class _Groups:
         used = sorted({node.direction_id for node in nodes})
         return Clustering(
             assignments=tuple(assignments),
-            directions=tuple(_direction(direction_id) for direction_id in used),
+            directions=tuple(_direction(direction_id, self.found.values()) for direction_id in used),
             strategies=tuple(nodes),
         )
 
 
-def _readings(lots: Sequence[Sequence[str]], workers: int) -> Iterator[Reading]:
-    """What each lot of texts says, in order; one after the other in a process that may have none of its own."""
-    if min(workers, len(lots)) < 2 or multiprocessing.current_process().daemon:
-        yield from map(read_texts, lots)
-        return
-    with ProcessPoolExecutor(min(workers, len(lots)), multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(read_texts, lots)
+@functools.cache
+def _mending() -> npt.NDArray[np.bool_]:
+    """Known strategies that mend what failed: no step from a correct parent is one of them."""
+    return np.array([seed.direction_id in MENDING for seed in seeds()])
 
 
 def _order(text: str) -> str:
@@ -148,7 +227,7 @@ def _order(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _with_communities(scores: Vectors, labels: Labels, share: float) -> Vectors:
+def _with_communities(scores: Vectors, labels: Communities, share: float) -> Vectors:
     """Mix into each text's scores the mean scores of its community."""
     mixed = scores.copy()
     for number in range(int(labels.max(initial=NONE)) + 1):
@@ -158,7 +237,7 @@ def _with_communities(scores: Vectors, labels: Labels, share: float) -> Vectors:
 
 
 def _found(
-    texts: Sequence[str], known: Represented, labels: Labels, settings: ClusterSettings
+    texts: Sequence[str], known: Represented, labels: Communities, settings: ClusterSettings
 ) -> dict[int, StrategyNode]:
     """Strategies made of communities that no known strategy claims."""
     found: dict[int, StrategyNode] = {}
@@ -170,8 +249,50 @@ def _found(
     return found
 
 
-def _direction(direction_id: str) -> DirectionNode:
+def _direction(direction_id: str, found: Iterable[StrategyNode] = ()) -> DirectionNode:
     node = seed_directions().get(direction_id)
     if node is not None:
         return node
-    return DirectionNode(direction_id=direction_id, name="Unclassified", description="Belongs to no known direction.")
+    strategy = next((item for item in found if item.direction_id == direction_id), None)
+    if strategy is None:
+        return DirectionNode(direction_id=direction_id, name="Unclassified", description="Belongs to no direction.")
+    return DirectionNode(direction_id=direction_id, name=strategy.name, description=strategy.description)
+
+
+def identity(settings: ClusterSettings) -> dict[str, Any]:
+    """All that decides a clustering beside texts and encoder, for manifests: settings and hashes of the data files."""
+    return {**encode(settings), "glossary_sha256": glossary_sha256(), "taxonomy_sha256": taxonomy_sha256()}
+
+
+def labelled(table: pa.Table, embedder: Embedder, settings: ClusterSettings) -> Labels:
+    """Directions and strategies of raw transitions; equal actions are looked at once, however many steps took them."""
+    actions, rows = distinct_actions(table)
+    return spread(cluster(actions, embedder, settings), rows)
+
+
+def distinct_actions(table: pa.Table) -> tuple[tuple[TextAction, ...], list[int]]:
+    """Distinct actions in order of first use, and for each row the number of its action."""
+    number: dict[tuple[str, str, str, bool], int] = {}
+    names = ("plan", "added", "removed")
+    columns = [table[name].cast(pa.large_string()).combine_chunks().to_pylist() for name in names]
+    columns.append(table["repair"].to_pylist())
+    rows = [number.setdefault(key, len(number)) for key in zip(*columns, strict=True)]
+    actions = tuple(
+        TextAction(text, frozenset(added.split()), frozenset(removed.split()), mends)
+        for text, added, removed, mends in number
+    )
+    return actions, rows
+
+
+def spread(found: Clustering, rows: Sequence[int]) -> Labels:
+    """What clustering found of actions, over the rows that took them; what belongs to no direction is noise."""
+    strategies = tuple(node for node in found.strategies if UNCLASSIFIED not in (node.strategy_id, node.direction_id))
+    named = {node.strategy_id for node in strategies}
+    strategy_of = [item.strategy_id if item.strategy_id in named else "" for item in found.assignments]
+    direction_of = ["" if item.direction_id == UNCLASSIFIED else item.direction_id for item in found.assignments]
+    return Labels(
+        direction_ids=list(np.array(direction_of, object)[rows]),
+        strategy_ids=list(np.array(strategy_of, object)[rows]),
+        directions=tuple(node for node in found.directions if node.direction_id != UNCLASSIFIED),
+        strategies=strategies,
+    )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from builder.cluster.settings import ClusterSettings
-from builder.embed import Vectors
+from builder.cluster.record import ClusterSettings
+from builder.embed.encoders import Vectors
 
 NONE = -1
 """Community of a text that belongs to none."""
 
-Labels = npt.NDArray[np.int64]
+Communities = npt.NDArray[np.int64]
 
 
-def communities(vectors: Vectors, settings: ClusterSettings) -> Labels:
+def communities(vectors: Vectors, settings: ClusterSettings) -> Communities:
     """Community of each row, numbered from 0 by falling size; :data:`NONE` for rows that fit nowhere.
 
     Rows are linked when each is among the other's nearest neighbours; Louvain splits that graph. Communities below
@@ -38,7 +38,7 @@ def communities(vectors: Vectors, settings: ClusterSettings) -> Labels:
     return labels
 
 
-def centres(vectors: Vectors, labels: Labels) -> Vectors:
+def centres(vectors: Vectors, labels: Communities) -> Vectors:
     """Unit mean vector of each community: float32 [communities, d]."""
     count = int(labels.max(initial=NONE)) + 1
     means = np.zeros((count, vectors.shape[1]), dtype=np.float32)
@@ -48,7 +48,7 @@ def centres(vectors: Vectors, labels: Labels) -> Vectors:
     return means
 
 
-def assign(vectors: Vectors, middle: Vectors, cohesion: float) -> Labels:
+def assign(vectors: Vectors, middle: Vectors, cohesion: float) -> Communities:
     """Community with the nearest centre for each row, :data:`NONE` below ``cohesion``."""
     labels = np.full(len(vectors), NONE, dtype=np.int64)
     if not len(middle) or not len(vectors):
@@ -79,8 +79,8 @@ def _mutual_edges(vectors: Vectors, settings: ClusterSettings) -> list[tuple[int
     ]
 
 
-def _cohesive(vectors: Vectors, members: Labels, cohesion: float) -> Labels:
+def _cohesive(vectors: Vectors, members: Communities, cohesion: float) -> Communities:
     centre = vectors[members].mean(axis=0)
     centre /= max(float(np.linalg.norm(centre)), 1e-6)
-    kept: Labels = members[vectors[members] @ centre >= cohesion]
+    kept: Communities = members[vectors[members] @ centre >= cohesion]
     return kept

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import ArtifactError
-from builder.embed.protocol import Embedder, Vectors
+from builder.embed.encoders import Embedder, Vectors
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS vectors (model TEXT, text TEXT, vector BLOB, PRIMARY KEY (model, text)) WITHOUT ROWID"
@@ -43,7 +43,7 @@ class CachedEmbedder:
         return self.inner.sha256
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """See :class:`builder.embed.protocol.Embedder`.
+        """See :class:`builder.embed.encoders.Embedder`.
 
         Raises:
             ArtifactError: the cache file is damaged.

@@ -2,49 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.memory.effects import refreshed
-from artifacts.memory.htg import Memory
+from artifacts.errors import HtamError
+from artifacts.memory.edges import computed
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
-from builder.describe.sentences import whole_sentences
-from builder.link.drafts import LEAST_GAIN, TRUSTED
-from builder.link.kernels import fastest_kernels
-from builder.link.labels import Labels, labelled
-from builder.link.risks import Failure, risks
-from builder.link.risky_states import with_risky_states
+from artifacts.memory.schemas import TRANSITIONS, canonical
+from builder.cluster.record import Labels, StrategyNode
+from builder.describe.plan import whole_sentences
+from builder.describe.raw_transitions import LEAST_GAIN, TRUSTED, fastest_kernels
+from builder.link.risks import Failure, risks, with_risky_states
 
 EVIDENCE = 50
 RECIPES = 5
 TEMPLATES = 5
-NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures=0)
+NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 
 
-def assemble(drafts: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
-    """The memory of ``drafts`` under ``labels``; effects, conditions and expectations are computed from its rows."""
-    table = labelled(fastest_kernels(drafts), labels)
-    texts = texts_by_strategy(drafts, labels)
+def assemble(raw: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
+    """The memory of raw transitions; effects, conditions and expectations are computed from its rows."""
+    labels = without_repairs(raw, labels)
+    texts = texts_by_strategy(raw, labels.strategy_ids)
     directions = tuple(
         Direction(
-            direction_id=identity,
-            name=named.name,
-            description=named.description,
+            direction_id=node.direction_id,
+            name=node.name,
+            description=node.description,
             effect=NOTHING_YET,
-            resource=labels.resources.get(identity, ""),
+            resource=node.resource,
         )
-        for identity, named in sorted(labels.directions.items())
+        for node in labels.directions
     )
-    strategies = tuple(
-        _strategy(identity, labels, texts.get(identity, Texts())) for identity in sorted(labels.strategies)
-    )
+    strategies = tuple(_strategy(node, texts.get(node.strategy_id, Texts())) for node in labels.strategies)
+    table = transitions(fastest_kernels(raw), labels)
     bare = Memory(manifest=manifest, directions=directions, strategies=strategies, table=table)
-    return refreshed(with_risky_states(with_expectations(bare)))
+    memory = refreshed(with_risky_states(with_expectations(bare)))
+    shown = raw.select(["transition_id", "diff"]).filter(pc.not_equal(raw["diff"], ""))
+    excerpts = dict(zip(*(column.to_pylist() for column in shown.columns), strict=True))
+    return replace(memory, edges=computed(memory.table, memory.columns, excerpts))
+
+
+def without_repairs(raw: pa.Table, labels: Labels) -> Labels:
+    """``labels`` with none for repairs: they say how a failure was cured, not what their plan's strategy gains."""
+    kept = [not repair for repair in raw["repair"].to_pylist()]
+    return replace(
+        labels,
+        direction_ids=[name if keep else "" for name, keep in zip(labels.direction_ids, kept, strict=True)],
+        strategy_ids=[name if keep else "" for name, keep in zip(labels.strategy_ids, kept, strict=True)],
+    )
+
+
+def transitions(raw: pa.Table, labels: Labels) -> pa.Table:
+    """Raw transitions with directions, strategies and histories, as a canonical table.
+
+    Raises:
+        HtamError: two logs hold different transitions of the same id.
+    """
+    identities = raw["transition_id"].to_pylist()
+    if len(set(identities)) != len(identities):
+        repeated, _ = Counter(identities).most_common(1)[0]
+        raise HtamError(f"transition {repeated!r} comes from two logs", "give each collection a name of its own")
+    changed = {
+        "direction_id": list(labels.direction_ids),
+        "strategy_id": list(labels.strategy_ids),
+        "state_history": histories(identities, raw["previous"].to_pylist(), labels.direction_ids),
+    }
+    # The probability of a direction that the step did not take in the end says nothing of the one that it took.
+    taken = pc.equal(raw["chosen"].cast(pa.string()), pa.array(labels.direction_ids, pa.string()))
+    probability = pc.if_else(taken, raw["choice_probability"], None)
+    raw = raw.set_column(raw.schema.get_field_index("choice_probability"), "choice_probability", probability)
+    columns = [
+        pa.array(changed[field.name], pa.string()).cast(field.type) if field.name in changed else raw[field.name]
+        for field in TRANSITIONS
+    ]
+    return canonical(pa.table(columns, schema=TRANSITIONS))
+
+
+def histories(identities: Sequence[str], previous: Sequence[str], direction_ids: Sequence[str]) -> list[str]:
+    """Directions taken on the way to each row's parent, oldest first and separated by blanks; noise is left out."""
+    position = {name: row for row, name in enumerate(identities)}
+    through: dict[int, str] = {}
+    before: list[str] = []
+    for row in range(len(identities)):
+        chain: list[int] = []
+        at: int | None = position.get(previous[row])
+        while at is not None and at not in through:
+            chain.append(at)
+            at = position.get(previous[at])
+        path = through[at] if at is not None else ""
+        for link in reversed(chain):
+            path = f"{path} {direction_ids[link]}".strip()
+            through[link] = path
+        parent = position.get(previous[row])
+        before.append("" if parent is None else through[parent])
+    return before
 
 
 def with_expectations(memory: Memory) -> Memory:
@@ -54,7 +113,7 @@ def with_expectations(memory: Memory) -> Memory:
     place = table.schema.get_field_index("expected")
     return replace(
         memory,
-        manifest=replace(memory.manifest, expectation=memory.expectation.mapping()),
+        manifest=replace(memory.manifest, expectation=memory.expectation.rounded()),
         table=table.set_column(place, table.schema.field(place), column),
     )
 
@@ -70,13 +129,13 @@ class Texts:
     evidence: tuple[str, ...] = ()
 
 
-def texts_by_strategy(drafts: pa.Table, labels: Labels) -> Mapping[str, Texts]:
+def texts_by_strategy(raw: pa.Table, strategy_ids: Sequence[str]) -> Mapping[str, Texts]:
     """Texts of each strategy; rows are visited strategy by strategy, so that no more than one is in memory."""
-    strategy = pa.array(labels.strategy_ids, pa.string()).dictionary_encode()
+    strategy = pa.array(strategy_ids, pa.string()).dictionary_encode()
     order = np.argsort(np.asarray(strategy.indices), kind="stable")
     codes = np.asarray(strategy.indices)[order]
     wanted = ["transition_id", "plan", "outcome", "reward", "weight", "fragment", "error", "error_class"]
-    narrow = drafts.select(wanted)
+    narrow = raw.select(wanted)
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     ends = [*starts[1:], len(codes)]
     found: dict[str, Texts] = {}
@@ -129,13 +188,12 @@ def _failure(row: dict[str, str]) -> Failure:
     return Failure(**{name: row[name] for name in names})
 
 
-def _strategy(identity: str, labels: Labels, texts: Texts) -> Strategy:
-    named = labels.strategies[identity]
+def _strategy(node: StrategyNode, texts: Texts) -> Strategy:
     return Strategy(
-        strategy_id=identity,
-        direction_id=labels.parents[identity],
-        name=named.name,
-        intent=named.description,
+        strategy_id=node.strategy_id,
+        direction_id=node.direction_id,
+        name=node.name,
+        intent=node.description,
         when=(),
         recipe="",
         template="",

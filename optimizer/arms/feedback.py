@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optimizer.arms.protocol import ArmContext, Choice
+from optimizer.arms.protocol import Arm, ArmContext, Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackArm:
+class FeedbackArm(Arm):
     """Shows the model what was measured and nothing else; with ``restarts`` not even that (best of N)."""
 
     name: str = "feedback"
-    memory: None = None
-    restarts: bool = False
-    plans: bool = False
-    learns: bool = False
-    fixes: bool = False
 
     def choose(self, context: ArmContext) -> Choice:
         """Choose nothing."""

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artifacts.memory.attention import expected_gain, score_strategies
+from artifacts.memory.attention import attend, expected_gain
 from artifacts.memory.htg import Memory
 from optimizer.applicability import inapplicable
-from optimizer.arms.protocol import ArmContext, Choice, uses
+from optimizer.arms.protocol import Arm, ArmContext, Choice, uses
 from optimizer.selection import SelectionSettings, usable_strategies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlatArm:
+class FlatArm(Arm):
     """Ranks strategies directly; the step is labelled with the direction of the best."""
 
     memory: Memory
     settings: SelectionSettings
     name: str = "flat"
-    restarts: bool = False
-    plans: bool = False
+    local: bool = True
     learns: bool = True
-    fixes: bool = True
 
     def choose(self, context: ArmContext) -> Choice:
         """Offer the best strategies whose conditions hold."""
         attention = self.settings.attention
         every = len(self.memory.strategies)
-        scores = score_strategies(self.memory, context.overlay, context.state, None, every, attention)
+        scores = attend(self.memory, context.overlay, context.state, attention).strategies(None, every)
         sensible = [score for score in scores if not inapplicable(score.strategy.direction_id, context.state)]
         found = usable_strategies(sensible, self.settings, context.state)
         if not found:

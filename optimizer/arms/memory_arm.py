@@ -1,4 +1,4 @@
-"""Arms that choose a direction by transition attention and then strategies under it."""
+"""Arms that choose a direction by the memory's score and then strategies under it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ from dataclasses import dataclass
 from artifacts.memory.attention import attend, expected_gain
 from artifacts.memory.htg import Memory
 from optimizer.applicability import with_inapplicable_masked
-from optimizer.arms.protocol import ArmContext, Choice, StrategyUse, uses
-from optimizer.selection import SelectionSettings, pick_direction, usable_strategies
+from optimizer.arms.protocol import Arm, ArmContext, Choice, StrategyUse, uses
+from optimizer.selection import SelectionSettings, pick_direction, usable_moves, usable_strategies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryArm:
+class MemoryArm(Arm):
     """State → direction → local strategies; the ablations switch parts off.
 
     Attributes:
-        local: offer strategies under the direction; False gives the direction's name only.
-        learns: look at the run's own overlay; False is the frozen ablation.
+        local: False gives the direction's name only.
+        learns: False is the frozen ablation.
     """
 
-    name: str
     memory: Memory
     settings: SelectionSettings
     local: bool = True
     learns: bool = True
-    restarts: bool = False
-    plans: bool = False
-
-    @property
-    def fixes(self) -> bool:
-        """Earlier fixes are local memory."""
-        return self.local
 
     def choose(self, context: ArmContext) -> Choice:
         """Choose by upper confidence bound over directions, behind the confidence gate."""
@@ -42,12 +34,13 @@ class MemoryArm:
         picked = pick_direction(scores, self.settings, context.seed, context.taken, expected)
         strategies: tuple[StrategyUse, ...] = ()
         if picked.direction and self.local:
-            found = view.strategies(picked.direction, 4 * self.settings.strategies)
+            found = view.strategies(picked.direction, len(self.memory.strategies))
             strategies = uses(usable_strategies(found, self.settings, context.state))
         return Choice(
             arm=self.name,
             direction=picked.direction,
             strategies=strategies,
+            moves=usable_moves(self.memory.edges, self.settings, context.state) if self.local else (),
             probability=picked.probability,
             explored=picked.explored,
             gate=picked.gate,

@@ -1,16 +1,97 @@
-"""The seam between the search and its ways of choosing the next step."""
+"""The interface between the search and its ways of choosing the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from artifacts.measurement import Measurement
 from artifacts.memory.attention import DirectionScore, StrategyScore
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Transition
-from artifacts.state import State
-from optimizer.arms.intents import Intent
+from artifacts.memory.records import Edge, Transition
+from artifacts.trajectory import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One idea, and the programs that came of it.
+
+    Attributes:
+        number: by which edits name it, from 1.
+        priority: what the model expects of it, 0..1; ``difficulty``: 1 (easy) to 5.
+        under: number of the intent whose program it builds on; None for one that starts from the search's own parent.
+        low, high: times as fast as what it starts from, at least and at best, as the model predicts; None unless asked.
+        base: step that it says it starts from; empty when it says none.
+        program: step of the latest candidate that implements it and gained; empty while there is none.
+        gain: largest log2 gain that was measured of it; None while nothing correct was.
+        tries, fruitless: implementations so far, and those since the last that was faster.
+        closed: why it is not worked on any more; empty while it is open.
+    """
+
+    number: int
+    text: str
+    priority: float = 0.5
+    difficulty: int = 3
+    under: int | None = None
+    low: float | None = None
+    high: float | None = None
+    base: str = ""
+    program: str = ""
+    gain: float | None = None
+    tries: int = 0
+    fruitless: int = 0
+    closed: str = ""
+
+    def __post_init__(self) -> None:
+        if self.number < 1 or not self.text:
+            raise ValueError("an intent has a number from 1 and a text")
+        if not 0 <= self.priority <= 1 or not 1 <= self.difficulty <= 5:
+            raise ValueError(f"priority lies in 0..1 and difficulty in 1..5, got {self.priority} and {self.difficulty}")
+
+    @property
+    def label(self) -> str:
+        """By which siblings of a step know that it is taken."""
+        return f"intent {self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One measured candidate of the task, as arms see it.
+
+    Attributes:
+        score: log2 speedup over the reference; None when it is not correct.
+        gain: log2 of incumbent time over own time; None when either was not timed.
+        fruitless: tries to improve it in a row that did not.
+        alive: whether it may be started from by the search's own rules.
+        direction: that it followed; ``features``: techniques in its code.
+    """
+
+    step_id: str
+    parent_id: str | None
+    score: float | None
+    gain: float | None
+    fruitless: int
+    alive: bool
+    direction: str
+    features: frozenset[str]
+    plan: str
+    measurement: Measurement
+
+    @property
+    def metric(self) -> Mapping[str, float]:
+        """Hardware counters by name; empty where none were read."""
+        return {} if self.measurement.profile is None else self.measurement.profile.metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """An answer to one question of a chain."""
+
+    role: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +99,38 @@ class ArmContext:
     """What an arm may look at.
 
     Attributes:
+        mode: ``first``, ``repair`` or ``optimize``.
+        parent: step that the candidate starts from, or would by the search's own rules; empty for the reference.
+        members: candidates of the task so far, oldest first.
         overlay: transitions of this run that came before the step.
         seed: names the step; an arm that draws does so from this alone.
         taken: labels of what siblings of the same step follow already, see :attr:`Choice.label`, and of what was tried
             from this parent often enough.
-        intents: the model's own list, for arms that keep one.
+        intents: the task's list of ideas, for arms that keep one.
+        said: answers to the questions that this step has asked so far.
     """
 
     state: State
+    mode: str = "optimize"
+    parent: str = ""
+    members: tuple[Member, ...] = ()
     overlay: Sequence[Transition] = ()
     seed: str = ""
     taken: frozenset[str] = frozenset()
     intents: tuple[Intent, ...] = ()
+    said: tuple[Said, ...] = ()
+
+    def member(self, step_id: str) -> Member | None:
+        """The candidate of a step; None for the reference and for what is not there."""
+        return next((member for member in self.members if member.step_id == step_id), None)
+
+    def has_said(self, role: str) -> bool:
+        """Whether ``role`` was asked in this step."""
+        return any(said.role == role for said in self.said)
+
+    def draw(self, what: str) -> random.Random:
+        """A generator that depends on the seed and on ``what`` is drawn alone."""
+        return random.Random(hashlib.sha256(f"{self.seed}/{what}".encode()).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,74 +150,81 @@ class Choice:
 
     Attributes:
         direction: id, empty when the model is given none or follows an intent of its own.
+        moves: edges whose moves surely gained from this kernel's rung, best first.
         probability: with which direction or intent was chosen; None when nothing was chosen.
         gate: why memory was not used; empty when it was, or when the arm has none.
         scores: every direction with its evidence, in the order of the memory.
-        expected: log2 gain that the state alone lets expect of any step; None for arms that do not ask.
+        expected: log2 gain of any step by the no-direction baseline; None for arms that do not ask.
         intent: what the model is to implement of its own list; None for arms that keep none.
+        asked: roles of the questions that were asked before, in their order; the log holds the answers.
+        instructions: what these answers tell whoever writes the candidate.
     """
 
     arm: str
     direction: str = ""
     strategies: tuple[StrategyUse, ...] = ()
+    moves: tuple[Edge, ...] = ()
     probability: float | None = None
     explored: bool = False
     gate: str = ""
     scores: tuple[DirectionScore, ...] = ()
     expected: float | None = None
     intent: Intent | None = None
+    asked: tuple[str, ...] = ()
+    instructions: str = ""
 
     @property
     def label(self) -> str:
         """What siblings should not take as well: direction or intent; empty for neither."""
-        return self.direction if self.intent is None else f"intent {self.intent.number}"
+        return self.direction if self.intent is None else self.intent.label
 
 
-class Arm(Protocol):
-    """One way to choose the next step; implementations are pure: equal contexts give equal choices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm(ABC):
+    """One way to choose the next step; implementations are pure: equal contexts give equal results.
+
+    A step may ask a short chain of questions before its candidate is written: :meth:`question` names the next, its
+    prompt is ``optimizer/prompting/templates/role_<role>.j2``, and the answer comes back in ``context.said``. Each is a
+    logged call like any other, counted against the budget and never asked twice.
 
     Attributes:
         name: as in ``--arm`` and in the log.
         memory: where the directions and strategies of its choices are looked up; None for none.
-        restarts: True when every step starts from the reference instead of a parent.
-        fixes: True when repairs are shown what cured similar failures in the memory.
-        plans: True when the model is asked to keep a list of intents.
-        learns: True when it looks at what the run itself has learnt.
+        restarts: every step starts from the reference instead of a parent.
+        local: prompts show texts of the memory: device experience, reference kernels, and for repairs earlier fixes.
+        learns: it looks at what the run itself has learnt.
+        reviews: roles that judge each candidate before it is measured; ``role_<role>.j2`` asks for a verdict.
     """
 
-    @property
-    def name(self) -> str:
-        """As in ``--arm``."""
-        ...
+    name: str
+    memory: Memory | None = None
+    restarts: bool = False
+    local: bool = False
+    learns: bool = False
+    reviews: tuple[str, ...] = ()
 
-    @property
-    def memory(self) -> Memory | None:
-        """Where choices are looked up."""
-        ...
-
-    @property
-    def restarts(self) -> bool:
-        """Whether every step starts from the reference."""
-        ...
-
-    @property
-    def fixes(self) -> bool:
-        """Whether repairs are shown earlier fixes."""
-        ...
-
-    @property
-    def plans(self) -> bool:
-        """Whether the model keeps a list of intents."""
-        ...
-
-    @property
-    def learns(self) -> bool:
-        """Whether what the run has learnt is looked at."""
-        ...
-
+    @abstractmethod
     def choose(self, context: ArmContext) -> Choice:
-        """Choose direction and strategies for one candidate."""
-        ...
+        """Choose what one candidate tries."""
+
+    def start(self, context: ArmContext) -> str:
+        """Step of the correct candidate to start from; the search's own choice unless an arm knows better.
+
+        Asked again after each answer; not for repairs, and not while there is no correct candidate.
+        """
+        return context.parent
+
+    def question(self, context: ArmContext) -> str:
+        """Role to ask next, each at most once a step; empty when the step knows enough."""
+        return ""
+
+    def heard(self, intents: tuple[Intent, ...], said: Said) -> tuple[Intent, ...]:
+        """The task's list of ideas after an answer."""
+        return intents
+
+    def told(self, said: Sequence[Said]) -> str:
+        """What the answers of a chain tell whoever writes the candidate."""
+        return said[-1].text if said else ""
 
 
 def uses(scores: Sequence[StrategyScore]) -> tuple[StrategyUse, ...]:

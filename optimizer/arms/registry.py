@@ -1,106 +1,138 @@
-"""Arms by the names that users write."""
+"""Arms by the names that users write; a new arm is one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from artifacts.errors import BadInputError
 from artifacts.memory.attention import ATTENDED
 from artifacts.memory.htg import Memory
+from optimizer.arms.archive import ArchiveArm
 from optimizer.arms.bandit import BanditArm
+from optimizer.arms.experiments import ExperimentsArm
 from optimizer.arms.feedback import FeedbackArm
 from optimizer.arms.flat import FlatArm
+from optimizer.arms.judge import JudgeArm
+from optimizer.arms.macro import MacroArm, learned
 from optimizer.arms.memory_arm import MemoryArm
+from optimizer.arms.plan_code import PlanCodeArm
 from optimizer.arms.protocol import Arm
 from optimizer.arms.shuffled import shuffled
+from optimizer.arms.verified import VerifiedArm
 from optimizer.arms.world_model import WorldModelArm
 from optimizer.selection import SelectionSettings
 
-_Maker = Callable[[Memory, SelectionSettings], Arm]
+
+class _Entry(NamedTuple):
+    meaning: str
+    make: Callable[[Memory, SelectionSettings], Arm]
+    source: str = "HTAM, arXiv 2605.29734"
 
 
-def _htam(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="htam", memory=memory, settings=settings)
+class _WithoutMemory(NamedTuple):
+    meaning: str
+    make: Callable[[SelectionSettings], Arm]
+    source: str = "a control"
 
 
-def _no_local(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="no-local", memory=memory, settings=settings, local=False)
-
-
-def _attended(settings: SelectionSettings) -> SelectionSettings:
-    """``settings`` with the paper's attention, as far as the memory's own score has none."""
+def _attended(settings: SelectionSettings, **changes: Any) -> SelectionSettings:
+    """``settings`` with the paper's attention as far as the memory's own score has none, and with ``changes``."""
     known = settings.attention
     temperature = ATTENDED.temperature if known.temperature is None else known.temperature
     attention = replace(known, temperature=temperature, prefix=known.prefix or ATTENDED.prefix)
-    return replace(settings, attention=attention)
+    return replace(settings, attention=replace(attention, **changes))
 
 
-def _attention(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="attention", memory=memory, settings=_attended(settings))
-
-
-def _no_prefix(memory: Memory, settings: SelectionSettings) -> Arm:
-    attended = _attended(settings)
-    blind = replace(attended, attention=replace(attended.attention, prefix=0.0))
-    return MemoryArm(name="no-prefix", memory=memory, settings=blind)
-
-
-def _uniform(memory: Memory, settings: SelectionSettings) -> Arm:
-    attended = _attended(settings)
-    even = replace(attended, attention=replace(attended.attention, decay=1.0))
-    return MemoryArm(name="uniform", memory=memory, settings=even)
-
-
-def _frozen(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="frozen", memory=memory, settings=settings, learns=False)
-
-
-def _flat(memory: Memory, settings: SelectionSettings) -> Arm:
-    return FlatArm(memory=memory, settings=settings)
-
-
-def _shuffled(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="shuffled", memory=shuffled(memory), settings=settings)
-
-
-def _random(memory: Memory, settings: SelectionSettings) -> Arm:
-    return MemoryArm(name="random", memory=memory, settings=replace(settings, explore=1.0))
-
-
-def _bandit(memory: Memory, settings: SelectionSettings) -> Arm:
-    return BanditArm(memory=memory, settings=settings)
-
-
-_WITH_MEMORY: Mapping[str, _Maker] = {
-    "htam": _htam,
-    "flat": _flat,
-    "no-local": _no_local,
-    "attention": _attention,
-    "no-prefix": _no_prefix,
-    "uniform": _uniform,
-    "frozen": _frozen,
-    "shuffled": _shuffled,
-    "random": _random,
-    "bandit": _bandit,
+_REGISTRY: dict[str, _Entry | _WithoutMemory] = {
+    "htam": _Entry(
+        "direction by what memory and run say of it, strategies under it",
+        lambda memory, settings: MemoryArm(name="htam", memory=memory, settings=settings),
+    ),
+    "flat": _Entry(
+        "strategies straight from the whole memory, no direction",
+        lambda memory, settings: FlatArm(memory=memory, settings=settings),
+    ),
+    "no-local": _Entry(
+        "the direction's name only, no strategies",
+        lambda memory, settings: MemoryArm(name="no-local", memory=memory, settings=settings, local=False),
+    ),
+    "attention": _Entry(
+        "directions by attention to similar states and to those taken before, as in the paper",
+        lambda memory, settings: MemoryArm(name="attention", memory=memory, settings=_attended(settings)),
+    ),
+    "no-prefix": _Entry(
+        "attention without the directions taken before",
+        lambda memory, settings: MemoryArm(name="no-prefix", memory=memory, settings=_attended(settings, prefix=0.0)),
+    ),
+    "uniform": _Entry(
+        "attention in which all directions taken before weigh the same",
+        lambda memory, settings: MemoryArm(name="uniform", memory=memory, settings=_attended(settings, decay=1.0)),
+    ),
+    "frozen": _Entry(
+        "nothing learnt while the run goes on",
+        lambda memory, settings: MemoryArm(name="frozen", memory=memory, settings=settings, learns=False),
+    ),
+    "shuffled": _Entry(
+        "the memory's structure with its contents mixed up: a control",
+        lambda memory, settings: MemoryArm(name="shuffled", memory=shuffled(memory), settings=settings),
+    ),
+    "random": _Entry(
+        "directions drawn at random, with their strategies: a control",
+        lambda memory, settings: MemoryArm(name="random", memory=memory, settings=replace(settings, explore=1.0)),
+    ),
+    "bandit": _Entry(
+        "upper confidence bounds over clusters of candidates and directions, with the saturation mask, no experience",
+        lambda memory, settings: BanditArm(memory=memory, settings=settings),
+        "KernelBand, arXiv 2511.18868",
+    ),
+    "world-model": _WithoutMemory(
+        "a tree of intents that the model edits in questions of its own; each is refined until it stagnates",
+        lambda settings: WorldModelArm(settings=settings),
+        "K-Search, arXiv 2602.19128",
+    ),
+    "plan-code-debug": _WithoutMemory(
+        "a planner's anchored instructions before each candidate, parents from the whole tree",
+        lambda _: PlanCodeArm(),
+        "STARK, arXiv 2510.16996",
+    ),
+    "hardware-feedback": _WithoutMemory(
+        "a judge reads counters and error and gives one correction or one optimization (use with --profile)",
+        lambda _: JudgeArm(),
+        "CudaForge, arXiv 2511.01884",
+    ),
+    "experiments": _WithoutMemory(
+        "experiments designed with worst and best case, three of five run, predictions held against results",
+        lambda _: ExperimentsArm(),
+        "GPU Kernel Scientist, arXiv 2506.20807",
+    ),
+    "macro": _Entry(
+        "a policy over directions learnt from the memory's transitions issues one, the model codes it",
+        lambda memory, settings: MacroArm(memory=memory, settings=settings, policy=learned(memory)),
+        "QiMeng-Kernel, arXiv 2511.20100",
+    ),
+    "verified-evolution": _WithoutMemory(
+        "parents drawn by speed; three verdicts on each candidate before it is measured",
+        lambda _: VerifiedArm(),
+        "robust-kbench, arXiv 2509.14279; KernelEvolve, arXiv 2512.23236",
+    ),
+    "quality-diversity": _WithoutMemory(
+        "parents drawn from an archive of the fastest candidate of each kind",
+        lambda _: ArchiveArm(),
+        "KernelFoundry, arXiv 2603.12440",
+    ),
+    "feedback": _WithoutMemory("measurements of the last candidate, no memory", lambda _: FeedbackArm()),
+    "best-of-n": _WithoutMemory(
+        "independent first implementations, no feedback",
+        lambda _: FeedbackArm(name="best-of-n", restarts=True),
+    ),
 }
-ARMS: Mapping[str, str] = {
-    "htam": "direction by what memory and run say of it, strategies under it",
-    "flat": "strategies straight from the whole memory, no direction",
-    "no-local": "the direction's name only, no strategies",
-    "attention": "directions by attention to similar states and to those taken before, as in the paper",
-    "no-prefix": "attention without the directions taken before",
-    "uniform": "attention in which all directions taken before weigh the same",
-    "frozen": "nothing learnt while the run goes on",
-    "shuffled": "the memory's structure with its contents mixed up: a control",
-    "random": "directions drawn at random, with their strategies: a control",
-    "bandit": "upper confidence bounds over the run's own results, with the saturation mask, no experience",
-    "world-model": "the model's own list of intents with priorities, no memory",
-    "feedback": "measurements of the last candidate, no memory",
-    "best-of-n": "independent first implementations, no feedback",
-}
+ARMS = {name: entry.meaning for name, entry in _REGISTRY.items()}
 """Names that ``--arm`` takes, with their meaning."""
-WITHOUT_MEMORY = tuple(name for name in ARMS if name not in _WITH_MEMORY)
+SOURCES = {name: entry.source for name, entry in _REGISTRY.items()}
+"""Where the idea of each arm is from."""
+WITHOUT_MEMORY = tuple(name for name, entry in _REGISTRY.items() if isinstance(entry, _WithoutMemory))
 """Arms that ask no memory."""
 
 
@@ -110,14 +142,11 @@ def make_arm(name: str, memory: Memory | None, settings: SelectionSettings) -> A
     Raises:
         BadInputError: no such arm, or it needs a memory and there is none.
     """
-    if name not in ARMS:
+    entry = _REGISTRY.get(name)
+    if entry is None:
         raise BadInputError(f"unknown arm {name!r}", f"one of: {', '.join(ARMS)}")
-    if name == "feedback":
-        return FeedbackArm()
-    if name == "best-of-n":
-        return FeedbackArm(name="best-of-n", restarts=True)
-    if name == "world-model":
-        return WorldModelArm(settings=settings)
+    if isinstance(entry, _WithoutMemory):
+        return entry.make(settings)
     if memory is None:
         raise BadInputError(f"arm {name!r} needs a memory", "give --memory NAME, or use --arm feedback")
-    return _WITH_MEMORY[name](memory, settings)
+    return entry.make(memory, settings)

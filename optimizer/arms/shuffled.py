@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts.memory.columns import Bools, Columns
+from artifacts.memory.edges import computed
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Strategy
 
@@ -31,6 +32,7 @@ def shuffled(memory: Memory, seed: int = 0) -> Memory:
     for name in ("direction_id", "strategy_id"):
         table = _taken(table, name, order)
     table = _taken(table, "plan", _within(memory.columns, draw))
+    table = _taken(table, "moves", _within(memory.columns, draw))
     offers = np.asarray(pc.not_equal(memory.table["kernel"], ""))
     table = _taken(table, "kernel", _within(memory.columns, draw, offers))
     circle = list(range(len(memory.strategies)))
@@ -40,7 +42,8 @@ def shuffled(memory: Memory, seed: int = 0) -> Memory:
         replace(taker, **{name: getattr(memory.strategies[giver[position]], name) for name in CONTENT})
         for position, taker in enumerate(memory.strategies)
     )
-    return replace(memory, table=table, strategies=_retold(strategies, seed))
+    mixed = replace(memory, table=table, strategies=_retold(strategies, seed))
+    return replace(mixed, edges=computed(mixed.table, mixed.columns, {}))
 
 
 def _taken(table: pa.Table, name: str, order: npt.NDArray[np.int64]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +14,13 @@ import torch
 from torch import nn
 
 from artifacts.errors import BadInputError
+from optimizer.evaluation.deploy_runtime import Outputs, Signature, install, outputs, share, signature
 
-Signature = tuple[tuple[object, ...], ...]
 Factory = Callable[[nn.Module], nn.Module]
 """From a submodule to the fast module that takes its place, with the same parameters."""
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest error relative to an element plus the root mean square of its tensor, by dtype."""
-
-ALIGNMENT = 16
-"""Bytes of the widest loads of kernels, which fail on inputs that begin elsewhere, e.g. ``x[1:]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +30,20 @@ class Swap:
     Attributes:
         name: of the submodule, empty for the model itself.
         problem: why the original stays; empty when the kernel took its place.
-        signatures: input shapes, dtypes and devices for which the kernel is used.
+        verified: kinds of input for which the kernel is used, with what it gives for each.
         error: largest scaled error that the check saw.
     """
 
     name: str
     problem: str = ""
-    signatures: frozenset[Signature] = frozenset()
+    verified: Mapping[Signature, Outputs] = field(default_factory=dict)
     error: float = 0.0
 
 
 def swap(model: nn.Module, kernels: Mapping[str, Factory], inputs: Sequence[Sequence[Any]]) -> tuple[Swap, ...]:
     """Put kernels in place of submodules of ``model`` and say what became of each.
 
-    A submodule keeps its name, parameters and state dict; only its ``forward`` is replaced, and uses the
-    kernel for inputs like those it was checked on, in the mode (training or not) it was checked in, without gradients
-    and without autocast. :func:`restore` undoes it.
+    Where they are used, and how that is undone, is said in :mod:`optimizer.evaluation.deploy_runtime`.
 
     Args:
         kernels: submodule name → factory; the empty name is the model itself.
@@ -60,13 +55,6 @@ def swap(model: nn.Module, kernels: Mapping[str, Factory], inputs: Sequence[Sequ
     modules = {name: _submodule(model, name) for name in kernels}
     calls = _recorded(model, modules, inputs)
     return tuple(_swapped(name, modules[name], kernels[name], calls[name]) for name in kernels)
-
-
-def restore(model: nn.Module) -> None:
-    """Give every swapped submodule its own ``forward`` back."""
-    for module in model.modules():
-        if isinstance(module.__dict__.get("forward"), _Switch):
-            del module.__dict__["forward"]
 
 
 def winner(path: Path) -> ModuleType:
@@ -86,37 +74,6 @@ def winner(path: Path) -> ModuleType:
 def factory(path: Path, init_inputs: Sequence[Any] = ()) -> Factory:
     """Factory for the candidate in ``path``; built when the first submodule asks for it."""
     return functools.partial(_loaded, path, tuple(init_inputs))
-
-
-def signature(arguments: Sequence[Any]) -> Signature:
-    """Shapes, dtypes, devices, layout and alignment of tensors; values of everything else."""
-    return tuple(
-        (tuple(item.shape), item.dtype, str(item.device), item.is_contiguous(), item.data_ptr() % ALIGNMENT == 0)
-        if isinstance(item, torch.Tensor)
-        else ("value", repr(item))
-        for item in arguments
-    )
-
-
-class _Switch:
-    """The ``forward`` of a swapped submodule."""
-
-    def __init__(self, module: nn.Module, kernel: nn.Module, verified: frozenset[Signature]) -> None:
-        self.original = module.forward
-        self.kernel = kernel
-        self.verified = verified
-        self.training = module.training
-        self.module = module
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named or signature(arguments) not in self.verified or not self._as_checked(arguments):
-            return self.original(*arguments, **named)
-        return self.kernel(*arguments)
-
-    def _as_checked(self, arguments: Sequence[Any]) -> bool:
-        devices = {item.device.type for item in arguments if isinstance(item, torch.Tensor)}
-        cast = any(torch.is_autocast_enabled(device) for device in devices)
-        return self.module.training == self.training and not torch.is_grad_enabled() and not cast
 
 
 def _loaded(path: Path, init_inputs: tuple[Any, ...], reference: nn.Module) -> nn.Module:
@@ -157,47 +114,40 @@ def _swapped(name: str, module: nn.Module, make: Factory, calls: list[tuple[Any,
         return Swap(name=name, problem="it was not called with the given inputs")
     try:
         kernel = make(module)
-        _tie(kernel, module)
+        share(module, kernel)
         found = [_checked(module, kernel, arguments) for arguments in calls]
     except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, OSError) as problem:
         return Swap(name=name, problem=f"the kernel cannot be used: {problem}")
-    wrong = next((reason for _, reason in found if reason), "")
+    wrong = next((reason for _, reason, _ in found if reason), "")
     if wrong:
         return Swap(name=name, problem=wrong)
-    verified = frozenset(signature(arguments) for arguments in calls)
-    module.__dict__["forward"] = _Switch(module, kernel, verified)
-    return Swap(name=name, signatures=verified, error=max(error for error, _ in found))
+    verified = {signature(arguments): given for arguments, (_, _, given) in zip(calls, found, strict=True) if given}
+    install(module, kernel, verified, training=module.training)
+    return Swap(name=name, verified=verified, error=max(error for error, _, _ in found))
 
 
-def _tie(kernel: nn.Module, module: nn.Module) -> None:
-    """Let the kernel use the very parameters and buffers of the module, so that later changes reach it."""
-    for name, parameter in module.named_parameters():
-        owner, _, leaf = name.rpartition(".")
-        kernel.get_submodule(owner)._parameters[leaf] = parameter
-    for name, buffer in module.named_buffers():
-        owner, _, leaf = name.rpartition(".")
-        kernel.get_submodule(owner)._buffers[leaf] = buffer
-
-
-def _checked(module: nn.Module, kernel: nn.Module, arguments: tuple[Any, ...]) -> tuple[float, str]:
-    """Largest scaled error on one call, and what is wrong (empty for nothing)."""
+def _checked(module: nn.Module, kernel: nn.Module, arguments: tuple[Any, ...]) -> tuple[float, str, Outputs | None]:
+    """Largest scaled error on one call, what is wrong (empty for nothing), and what the original gave."""
     given = tuple(_copied(item) for item in arguments)
     with torch.no_grad():
         expected, got = module(*map(_copied, arguments)), kernel(*given)
     if any(not _equal(before, after) for before, after in zip(arguments, given, strict=True)):
-        return 0.0, "the kernel changes its inputs"
+        return 0.0, "the kernel changes its inputs", None
+    given_by = outputs(expected)
+    if given_by is None:
+        return 0.0, "the original gives something else than tensors", None
     wanted, found = _tensors(expected), _tensors(got)
     if len(wanted) != len(found):
-        return 0.0, f"the kernel gives {len(found)} tensors instead of {len(wanted)}"
+        return 0.0, f"the kernel gives {len(found)} tensors instead of {len(wanted)}", None
     worst = 0.0
     for one, other in zip(wanted, found, strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
-            return 0.0, f"the kernel gives {_kind(other)} instead of {_kind(one)}"
+            return 0.0, f"the kernel gives {_kind(other)} instead of {_kind(one)}", None
         error, allowed = _error(one, other), TOLERANCE.get(one.dtype, 0.0)
         if not error <= allowed:
-            return error, f"the kernel differs from the original by {error:.2g}, {allowed:g} is allowed"
+            return error, f"the kernel differs from the original by {error:.2g}, {allowed:g} is allowed", None
         worst = max(worst, error)
-    return worst, ""
+    return worst, "", given_by
 
 
 def _error(expected: torch.Tensor, got: torch.Tensor) -> float:

@@ -42,7 +42,7 @@ class BudgetLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What was used; ``unpriced`` counts calls whose cost nobody knows, so ``usd`` is a lower bound then."""
+    """What was used; ``unpriced`` counts calls whose cost is unknown, so ``usd`` is a lower bound then."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -140,7 +140,7 @@ class Budget:
             need = f", and the next call may need {_amount(wanted)}" if wanted else ""
             raise BudgetExceededError(
                 f"the budget of {_amount(limit)} {UNITS[name]} is used up: {_amount(used)} spent{need}",
-                "raise the limit and run the same command to go on",
+                "raise the limit and run the same command to resume",
             )
 
     def _shortage(self, used: Spent, most: Spent) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import fcntl
+import io
+import json
+import os
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, UnavailableError
-from optimizer.llm.append_only import AppendOnlyFile
 from optimizer.llm.budget import Spent, spent_on
 from optimizer.llm.protocol import LlmAnswer, LlmClient, LlmRequest
 
@@ -22,10 +25,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a cassette: an answer, and enough of its request to find it and to explain a miss.
-
-    ``messages`` holds one SHA-256 prefix per message; the texts themselves are in the run's log.
-    """
+    """One line of a cassette: an answer, and the labels of its request; the texts asked are in the run's log."""
 
     key: str
     model: str
@@ -33,7 +33,6 @@ class Entry:
     task: str
     slot: str
     sample: int
-    messages: tuple[str, ...]
     answer: LlmAnswer
     schema: int = SCHEMA
 
@@ -47,32 +46,29 @@ def entry_of(request: LlmRequest, answer: LlmAnswer) -> Entry:
         task=request.task,
         slot=request.slot,
         sample=request.sample,
-        messages=_digests(request),
         answer=answer,
     )
 
 
-def _digests(request: LlmRequest) -> tuple[str, ...]:
-    texts = (message.content.encode("utf-8", "surrogatepass") for message in request.messages)
-    return tuple(hashlib.sha256(text).hexdigest()[:16] for text in texts)
-
-
 class Cassette:
-    """An append-only JSONL file of entries, one writer at a time.
+    """An append-only JSONL file of entries, one writer at a time; the first entry of a key wins.
 
-    Each append reaches the disk before it returns, because an answer may have cost money; the first
-    entry of a key wins.
+    Each append reaches the disk before it returns, because an answer may have cost money; a last line that a crash cut
+    does not count.
+
+    Args:
+        path: the file; created, with its folders, when it is opened for writing.
+        writable: take the writer's lock, which lasts until :meth:`close`.
 
     Raises:
-        BadInputError: the file is no cassette, has an unknown version, or another process writes to it.
+        BadInputError: the file cannot be read, is no cassette, has an unknown version, or another process writes to it.
     """
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
-        self._file = AppendOnlyFile(path, writable=writable)
+        self._file = _open_locked(path) if writable else None
         try:
-            records = enumerate(self._file.records(), start=1)
-            self._entries = [_entry(record, f"{path} line {number}") for number, record in records]
+            self._entries, self._whole = _read(path)
         except BadInputError:
             self.close()
             raise
@@ -95,17 +91,24 @@ class Cassette:
         return None if entry is None else replace(entry.answer, recorded=True)
 
     def append(self, request: LlmRequest, answer: LlmAnswer) -> None:
-        """Record ``answer``; a key that is there already is left alone."""
+        """Record ``answer``; a key that is there already is left alone.
+
+        Raises:
+            BadInputError: it was opened for reading.
+            UnavailableError: the disk does not take it; nothing of it is left in the file.
+        """
         entry = entry_of(request, answer)
         if entry.key in self._by_key:
             return
-        self._file.append(encode(entry))
+        self._write(json.dumps(encode(entry), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n")
         self._by_key[entry.key] = entry
         self._entries.append(entry)
 
     def close(self) -> None:
         """Release the file and its lock."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> Self:
         return self
@@ -115,8 +118,53 @@ class Cassette:
     ) -> None:
         self.close()
 
+    def _write(self, line: bytes) -> None:
+        if self._file is None:
+            raise BadInputError(f"{self.path} was opened for reading", "open it with writable=True")
+        try:
+            self._file.truncate(self._whole)
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+            os.fsync(self._file.fileno())
+        except OSError as problem:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._whole)
+            raise UnavailableError(
+                f"cannot write {self.path}: {problem.strerror}", "make room, then resume"
+            ) from problem
+        self._whole += len(line)
 
-def _entry(record: dict[str, Any], where: str) -> Entry:
+
+def _open_locked(path: Path) -> io.FileIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = io.FileIO(path, "ab")  # unbuffered, so that nothing of a failed write is left to be written later
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        file.close()
+        raise BadInputError(f"another process writes to {path}", "wait for it or choose another file") from problem
+    return file
+
+
+def _read(path: Path) -> tuple[list[Entry], int]:
+    """All whole lines, and the offset of their end."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise BadInputError(f"cannot read {path}: {problem.strerror}", "check the path") from problem
+    whole = content.rfind(b"\n") + 1
+    lines = content[:whole].split(b"\n")[:-1]
+    return [_entry(line, f"{path} line {number}") for number, line in enumerate(lines, start=1)], whole
+
+
+def _entry(line: bytes, where: str) -> Entry:
+    try:
+        record = json.loads(line)
+    except ValueError as problem:
+        raise BadInputError(f"{where} is not JSON", "the file was damaged, or is another") from problem
+    if not isinstance(record, dict):
+        raise BadInputError(f"{where} is no JSON object", "the file was damaged, or is another")
     if record.get("schema") != SCHEMA:
         raise BadInputError(f"{where} has cassette schema {record.get('schema')!r}", f"this version reads {SCHEMA}")
     try:
@@ -170,15 +218,13 @@ class RecordingClient:
 class ReplayClient:
     """Answers from a recording only.
 
-    Requests hold measured times, so on another machine the same run asks slightly different questions.
-    With ``by_slot`` an unknown request gets the answer recorded for the same task and place in the run,
-    each at most once, and the answer's notes say so; without it only equal content matches.
+    Requests hold measured times, so on another machine the same run asks slightly different questions. An unknown
+    request gets the answer recorded for the same task and place in the run, each at most once, and its notes say so.
     """
 
-    def __init__(self, cassette: Cassette, *, by_slot: bool = False) -> None:
+    def __init__(self, cassette: Cassette) -> None:
         self._cassette = cassette
         self._slots: dict[tuple[str, str], deque[Entry]] = defaultdict(deque)
-        self._by_slot = by_slot
         for entry in cassette.entries:
             self._slots[entry.task, entry.slot].append(entry)
 
@@ -186,44 +232,28 @@ class ReplayClient:
         """Return the recorded answer.
 
         Raises:
-            UnavailableError: nothing fits; the message names the nearest recording and what differs.
+            UnavailableError: nothing was recorded there, or it was used.
         """
         known = self._cassette.find(request.key)
         if known is not None:
             return known
-        slot = self._slots[request.task, request.slot] if self._by_slot else None
-        if slot:
-            note = f"recorded for another wording of {request.where}"
-            answer = slot.popleft().answer
-            return replace(answer, recorded=True, notes=(*answer.notes, note))
-        raise UnavailableError(
-            f"{self._cassette.path} holds no answer to {request.where}: {_difference(request, self._cassette.entries)}",
-            "record the run again, or replay by slot",
-        )
+        slot = self._slots[request.task, request.slot]
+        if not slot:
+            what = f"{self._cassette.path} holds no further answer to {request.where}"
+            raise UnavailableError(f"{what}: {_recorded(self._cassette, request)}", "record the run again")
+        answer = slot.popleft().answer
+        note = f"recorded for another wording of {request.where}"
+        return replace(answer, recorded=True, notes=(*answer.notes, note))
 
     async def close(self) -> None:
         """Release the file."""
         self._cassette.close()
 
 
-def _difference(request: LlmRequest, entries: tuple[Entry, ...]) -> str:
-    """Say how ``request`` differs from the recording that is nearest to it."""
-    if not entries:
-        return "it is empty"
-    nearest = max(entries, key=lambda entry: _likeness(request, entry))
-    wanted = entry_of(request, nearest.answer)
-    names = [
-        f"{name} {getattr(wanted, name)!r} instead of {getattr(nearest, name)!r}"
-        for name in ("task", "purpose", "slot", "model", "sample")
-        if getattr(wanted, name) != getattr(nearest, name)
-    ]
-    if wanted.messages != nearest.messages:
-        pairs = enumerate(zip(wanted.messages, nearest.messages, strict=False), start=1)
-        first = next((number for number, (own, other) in pairs if own != other), None)
-        names.append(f"message {first} has another text" if first else "another number of messages")
-    return "the nearest recording differs in " + (", ".join(names) or "temperature or max_tokens")
-
-
-def _likeness(request: LlmRequest, entry: Entry) -> int:
-    same = (entry.task == request.task, entry.purpose == request.purpose, entry.slot == request.slot)
-    return 8 * same[0] + 4 * same[2] + 2 * same[1] + (entry.model == request.model)
+def _recorded(cassette: Cassette, request: LlmRequest) -> str:
+    """What a recording holds instead of an answer to ``request``."""
+    tasks = sorted({entry.task for entry in cassette.entries})
+    slots = [entry.slot for entry in cassette.entries if entry.task == request.task]
+    if request.task not in tasks:
+        return f"it knows {', '.join(tasks)}" if tasks else "it is empty"
+    return f"of this task it holds {', '.join(sorted(set(slots)))}, each answer for one question"

@@ -11,7 +11,7 @@ from typing import Protocol
 ROLES = ("system", "user", "assistant")
 """Who may speak in a conversation."""
 
-PURPOSES = ("first", "repair", "optimize", "answer_repair")
+PURPOSES = ("first", "repair", "optimize", "answer_repair", "question")
 """What a request may be for."""
 
 
@@ -37,7 +37,7 @@ class LlmRequest:
         model: the endpoint's name of the model.
         temperature: None leaves it to the endpoint.
         max_tokens: hard limit for the answer, reasoning included.
-        sample: tells apart several answers wanted to the same question.
+        sample: distinguishes several answers wanted to the same question.
         purpose: one of :data:`PURPOSES`; a label, not part of the key.
         task: task id; a label, not part of the key.
         slot: place in a run that is the same when the run is repeated, e.g. ``3.0`` for step 3,

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
-from artifacts.measurement import Measurement
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.llm.batch_file import read_answers
 from optimizer.llm.cassette import Cassette
-from optimizer.llm.protocol import LlmAnswer
+from optimizer.llm.files import read_answers, write_lines
+from optimizer.llm.protocol import LlmAnswer, LlmRequest
 from optimizer.run.opening import OpenRun
 from optimizer.run.resources import CASSETTE
 from optimizer.search.session import Session, Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What files said.
+class Received:
+    """What files held.
 
     Attributes:
         answers: request key → answer; ``measurements``: job id → measurement.
@@ -37,8 +35,8 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What became of what was told.
+class Logged:
+    """What became of what was received.
 
     Attributes:
         unknown: keys and job ids that nobody waits for, first 12 characters of keys.
@@ -50,13 +48,13 @@ class Taken:
 
 
 def standing(run: OpenRun) -> Standing:
-    """Where a run stands without any model or bench: everything that is open is listed."""
-    session = Session(run.tasks, run.arm, run.settings(), run.journal)
+    """Where a run stands without any model or evaluator: everything that is open is listed."""
+    session = Session(run.tasks, run.arm, run.settings(), run.effect_log)
     return asyncio.run(session.advance())
 
 
-def read_told(paths: Iterable[Path]) -> Told:
-    """Read files of answers (OpenAI-Batch output) or measurements (worker output), told apart by content.
+def read_received(paths: Iterable[Path]) -> Received:
+    """Read files of answers (OpenAI-Batch output) or measurements (worker output), distinguished by content.
 
     Raises:
         BadInputError: a file cannot be read or holds neither.
@@ -72,61 +70,79 @@ def read_told(paths: Iterable[Path]) -> Told:
             problems += [f"{path}:{problem.line}: {problem.reason}" for problem in found.problems]
         elif kind == "measurements":
             _read_measurements(path, measurements, problems)
-    return Told(answers=answers, measurements=measurements, problems=tuple(problems))
+    return Received(answers=answers, measurements=measurements, problems=tuple(problems))
 
 
-def take(run: OpenRun, told: Told) -> Taken:
-    """Log what an open run was told; an answer may open the job that a measurement is for, so this goes round."""
+def open_request(found: Standing, wanted: str = "") -> tuple[str, LlmRequest]:
+    """Place (``TASK/STEP``) of one open request, and the request: the first, or the one that ``wanted`` names.
+
+    Args:
+        wanted: the place, its last parts, or the beginning of the key.
+
+    Raises:
+        BadInputError: nothing is open, or ``wanted`` names none or several.
+    """
+    places = found.open_requests
+    if not places:
+        waits = f"{len(found.open_jobs)} open measurements come first" if found.open_jobs else "nothing is open"
+        raise BadInputError(
+            f"no prompt waits for an answer: {waits}", "htam optimize --run RUN resumes the run, with --steps for more"
+        )
+    named = [
+        (place, request)
+        for place, request in places.items()
+        if f"/{place}".endswith(f"/{wanted}") or not wanted or request.key.startswith(wanted)
+    ]
+    if not named or (wanted and len(named) > 1):
+        raise BadInputError(f"{wanted!r} names {len(named)} open prompts", f"one of: {', '.join(list(places)[:6])}")
+    return named[0]
+
+
+def with_answer(received: Received, found: Standing, wanted: str, text: str) -> Received:
+    """``received`` and one person's answer to what :func:`open_request` gives.
+
+    Raises:
+        BadInputError: as there, or the answer is empty.
+    """
+    if not text.strip():
+        raise BadInputError("the answer is empty", "write a plan and one code block that holds the whole file")
+    _, request = open_request(found, wanted)
+    return replace(received, answers={**received.answers, request.key: LlmAnswer(text=text, model=request.model)})
+
+
+def log_received(run: OpenRun, received: Received) -> Logged:
+    """Log what an open run waits for; an answer may open the job that a measurement is for, so this is repeated."""
     used_answers: set[str] = set()
     used_jobs: set[str] = set()
     cassette = Cassette(run.log.path / CASSETTE, writable=True)
     try:
         while True:
             found = standing(run)
-            requests = {key: item for key, item in found.open_requests.items() if item.key in told.answers}
-            jobs = sorted(found.open_jobs.keys() & (told.measurements.keys() - used_jobs))
+            requests = {key: item for key, item in found.open_requests.items() if item.key in received.answers}
+            jobs = sorted(found.open_jobs.keys() & (received.measurements.keys() - used_jobs))
             if not requests and not jobs:
                 break
             for key, request in requests.items():
-                answer = told.answers[request.key]
+                answer = received.answers[request.key]
                 cassette.append(request, answer)
-                run.journal.put("answer", key, encode(answer))
+                run.effect_log.put("answer", key, encode(answer))
                 used_answers.add(request.key)
             for key in jobs:
-                run.journal.put("measurement", key, encode(told.measurements[key]))
+                run.effect_log.put("measurement", key, encode(received.measurements[key]))
             used_jobs.update(jobs)
     finally:
         cassette.close()
-    known = {key for key, _ in run.journal.of_kind("measurement")}
-    lost = [key[:12] for key in told.answers if key not in used_answers and not _answered(run, key)]
-    lost += [key for key in told.measurements if key not in known]
-    return Taken(answers=len(used_answers), measurements=len(used_jobs), unknown=tuple(lost))
+    log = run.effect_log
+    answered = {decode(LlmRequest, asked).key for key, asked in log.of_kind("request") if log.get("answer", key)}
+    measured = {key for key, _ in log.of_kind("measurement")}
+    unknown = [key[:12] for key in received.answers if key not in answered]
+    unknown += [key for key in received.measurements if key not in measured]
+    return Logged(answers=len(used_answers), measurements=len(used_jobs), unknown=tuple(unknown))
 
 
 def write_jobs(path: Path, jobs: Iterable[EvaluationJob]) -> int:
     """Write jobs as JSONL for ``python -m optimizer.evaluation.worker``, atomically; return how many."""
-    lines = [json.dumps(encode(job), ensure_ascii=True) + "\n" for job in jobs]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="ascii") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    return len(lines)
-
-
-def _answered(run: OpenRun, request_key: str) -> bool:
-    return any(
-        run.journal.get("answer", key) is not None and request_key == _request_key(payload)
-        for key, payload in run.journal.of_kind("request")
-    )
-
-
-def _request_key(payload: Mapping[str, object]) -> str:
-    from optimizer.llm.protocol import LlmRequest
-
-    return decode(LlmRequest, payload).key
+    return write_lines(path, (encode(job) for job in jobs))
 
 
 def _kind(path: Path) -> str:

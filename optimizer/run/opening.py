@@ -1,8 +1,10 @@
-"""Opening a run: its log, tasks, memory, arm, model and bench, put together from its manifest."""
+"""Opening a run: its log, tasks, memory, arm, model and evaluation queue, put together from its manifest."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,29 +12,30 @@ from typing import TYPE_CHECKING
 
 from artifacts.codec import decode, encode
 from artifacts.device import DeviceSpec, device_spec
-from artifacts.errors import ArtifactError
+from artifacts.errors import ArtifactError, RunLogError
 from artifacts.measurement import Measurement
 from artifacts.memory.attention import AttentionSettings
 from artifacts.memory.htg import Memory
+from artifacts.memory.retention import pin, release
+from artifacts.memory.shipped import is_shipped, load_memory
 from artifacts.memory.store import MemoryStore
 from artifacts.runlog import RunLog
 from artifacts.task import TaskRef
 from optimizer.arms import Arm, make_arm
 from optimizer.llm.budget import Budget, Spent
 from optimizer.llm.cassette import Cassette
-from optimizer.llm.prompt import PromptSettings
 from optimizer.llm.protocol import LlmClient
-from optimizer.run.holding import hold_memory
-from optimizer.run.manifest import LlmSpec, RunManifest, TaskEntry, read_manifest, require_same
-from optimizer.run.resources import CASSETTE, Resources, make_bench, make_client
-from optimizer.search.bench import Bench
-from optimizer.search.journal import Journal, Listener
-from optimizer.search.plan import RunSettings
+from optimizer.prompting.context import Target
+from optimizer.prompting.request import PromptSettings
+from optimizer.run.manifest import LlmSpec, RunManifest, TaskEntry, change_steps, read_manifest, require_same
+from optimizer.run.resources import CASSETTE, Resources, make_client, make_queue
+from optimizer.search.effects import EffectLog, Listener
+from optimizer.search.measure import EvaluationQueue
 from optimizer.search.session import Session
-from optimizer.search.situation import Target
+from optimizer.search.task_search import RunSettings
 from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
-from optimizer.tuning.search import TuningSettings
+from optimizer.tuning import TuningSettings
 
 if TYPE_CHECKING:
     from optimizer.llm.openai_client import Retry
@@ -42,12 +45,12 @@ LONGEST_PAUSE_S = 600.0
 
 
 class OpenRun:
-    """A run directory with everything needed to go on; use it as a context manager.
+    """A run directory with everything needed to resume it; use it as a context manager.
 
     Args:
-        resources: what this sitting may use.
-        listener: told of every new event.
-        on_retry: told when an endpoint has to be asked again.
+        resources: what this session may use.
+        listener: called with every new event.
+        on_retry: called when an endpoint has to be asked again.
         store: where the run's memory is now; where the run found it when empty.
     """
 
@@ -63,38 +66,43 @@ class OpenRun:
         self.log = log
         known = read_manifest(log)
         self.manifest = replace(known, store=store or known.store)
-        self.journal = Journal(log, listener)
+        self.effect_log = EffectLog(log, listener)
         self.tasks = tuple(_task(log, entry) for entry in self.manifest.tasks)
         self.arm = arm_of(self.manifest)
         self._resources = resources or Resources()
         self._on_retry = on_retry
         self._llm: LlmClient | None = None
-        self._bench: Bench | None = None
+        self._queue: EvaluationQueue | None = None
 
     @classmethod
     def at(cls, path: Path, *, resources: Resources | None = None, store: str = "") -> OpenRun:
         """Open the run in ``path``; ``store`` as for the class.
 
         Raises:
-            RunLogError: there is none.
+            RunLogError: there is none, or nobody is asked in it.
             ArtifactError: its memory is gone or damaged.
         """
-        return cls(RunLog.open(path), resources=resources, store=store)
+        run = cls(RunLog.open(path), resources=resources, store=store)
+        if LlmSpec.parse(run.manifest.llm).kind == "agent":
+            raise RunLogError(f"{path} is the log of an agent, which asks nobody", "go on with htam mcp --run")
+        return run
 
     def session(self) -> Session:
-        """A sitting, to be advanced in a running event loop."""
-        budget = Budget(self._resources.limits, spent_in(self.journal, self.log))
+        """A session, to be advanced in a running event loop."""
+        budget = Budget(self._resources.limits, spent_in(self.effect_log, self.log))
         self._llm = make_client(self.manifest, self.log.path, budget, self._resources, self._on_retry)
-        self._bench = make_bench(self.manifest, self._resources)
+        self._queue = make_queue(self.manifest, self._resources)
         return Session(
             self.tasks,
             self.arm,
             self.settings(),
-            self.journal,
+            self.effect_log,
             llm=self._llm,
-            bench=self._bench,
+            evaluations=self._queue,
             budget=budget,
-            at_once=self._resources.concurrency if LlmSpec.parse(self.manifest.llm).kind == "openai" else None,
+            at_once=self._resources.concurrency
+            if LlmSpec.parse(self.manifest.llm).kind in ("openai", "command")
+            else None,
         )
 
     def settings(self) -> RunSettings:
@@ -113,35 +121,54 @@ class OpenRun:
                 temperature=manifest.temperature,
                 max_tokens=manifest.max_tokens,
                 tunables=manifest.tunables,
+                tf32=manifest.evaluation.tf32,
+                dtype=manifest.evaluation.dtype,
+                answers=manifest.answers,
             ),
             evaluation=manifest.evaluation,
             tuning=_tuning(manifest),
         )
 
     async def close(self) -> None:
-        """End model and bench and release the log."""
+        """Close client and queue and release the log."""
         if self._llm is not None:
             await self._llm.close()
-        if self._bench is not None:
-            await self._bench.close()
+        if self._queue is not None:
+            await self._queue.close()
         self.log.close()
 
 
 def create_run(path: Path, manifest: RunManifest, tasks: Sequence[Task]) -> RunLog:
     """Make the run directory and hold its memory, or open it when it is there and its settings are the same.
 
+    The number of steps may differ: the run takes so many from now on.
+
     Raises:
         RunLogError: the directory holds something else, or a run with other settings.
     """
     if RunLog.is_run(path):
         log = RunLog.open(path)
-        require_same(read_manifest(log), manifest, log)
+        known = read_manifest(log)
+        require_same(known, replace(manifest, search=replace(manifest.search, steps=known.search.steps)), log)
+        take_steps(log, manifest.search.steps)
         return log
     log = RunLog.create(path, encode(manifest))
     hold_memory(path, manifest)
     for task in tasks:
         log.add_candidate(task.source, sync=True)
     return log
+
+
+def take_steps(log: RunLog, steps: int) -> None:
+    """Change the number of steps of a run where it differs, and hold its memory again.
+
+    Raises:
+        RunLogError: see :func:`optimizer.run.manifest.change_steps`.
+    """
+    known = read_manifest(log)
+    if steps != known.search.steps:
+        change_steps(log, steps)
+        hold_memory(log.path, known)
 
 
 def task_entry(task: Task, sha256: str) -> TaskEntry:
@@ -158,7 +185,7 @@ def arm_of(manifest: RunManifest) -> Arm:
         attention = chosen_attention(memory)
         memory = without_own(memory, [entry.task for entry in manifest.tasks], chosen.leave_out)
     settings = SelectionSettings(
-        explore=chosen.explore, optimism=chosen.optimism, least_lead=chosen.lead, attention=attention
+        explore=chosen.explore, optimism=chosen.optimism, least_margin=chosen.margin, attention=attention
     )
     return make_arm(manifest.arm, memory, settings)
 
@@ -176,20 +203,10 @@ def _memory_of(manifest: RunManifest) -> Memory:
     except ArtifactError as problem:
         if "://" in manifest.store or Path(manifest.store).exists():
             raise
-        fix = "name its place with --store, or go on from the directory in which the run was started"
+        fix = "name its place with --store, or resume from the directory in which the run was started"
         raise ArtifactError(
             f"the run's memory {manifest.memory} is in {manifest.store}, which is not here", fix
         ) from problem
-
-
-def load_memory(store: str, reference: str) -> Memory:
-    """Load ``NAME[@VERSION|@TAG]``.
-
-    Raises:
-        ArtifactError: there is no such memory, or it is damaged.
-    """
-    name, _, at = reference.partition("@")
-    return MemoryStore(store).load(name, at or None)
 
 
 def without_own(memory: Memory, own: Sequence[TaskRef], leave_out: str) -> Memory:
@@ -201,11 +218,11 @@ def without_own(memory: Memory, own: Sequence[TaskRef], leave_out: str) -> Memor
     return memory.filter(exclude_tasks=known, exclude_families=families)
 
 
-def spent_in(journal: Journal, log: RunLog) -> Spent:
-    """What earlier sittings of a run used."""
+def spent_in(effect_log: EffectLog, log: RunLog) -> Spent:
+    """What earlier sessions of a run used."""
     recording = log.path / CASSETTE
     answered = Cassette(recording).spent() if recording.exists() and not _through_files(log) else Spent()
-    measured = [decode(Measurement, payload) for _, payload in journal.of_kind("measurement")]
+    measured = [decode(Measurement, payload) for _, payload in effect_log.of_kind("measurement")]
     times = [event.time for event in log.events()]
     pauses = [after - before for before, after in itertools.pairwise(times)]
     wall_s = sum(pause for pause in pauses if 0 < pause <= LONGEST_PAUSE_S)
@@ -238,3 +255,30 @@ def _tuning(manifest: RunManifest) -> TuningSettings | None:
 
 def _task(log: RunLog, entry: TaskEntry) -> Task:
     return Task(ref=entry.task, source=log.candidate(entry.sha256), path=entry.path, dtype=entry.dtype, size=entry.size)
+
+
+def hold_memory(path: Path, manifest: RunManifest) -> bool:
+    """Pin the memory of the run in ``path``; False when it has none, or its store is not to be written to."""
+    if not manifest.memory or is_shipped(manifest.memory):
+        return False
+    name, _, version = manifest.memory.partition("@")
+    try:
+        pin(MemoryStore(manifest.store), name, version, holder(path, manifest))
+    except OSError:  # a store that this run may only read is collected by those who may write to it
+        return False
+    return True
+
+
+def release_memory(path: Path, manifest: RunManifest) -> None:
+    """Let go of what :func:`hold_memory` pinned."""
+    if manifest.memory and not is_shipped(manifest.memory):
+        try:
+            release(MemoryStore(manifest.store), manifest.memory.partition("@")[0], holder(path, manifest))
+        except OSError:  # as above: what could not be pinned need not be released
+            return
+
+
+def holder(path: Path, manifest: RunManifest) -> str:
+    """Name of a run's pin: its id, and where it is, because ids are folder names and may repeat."""
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    return f"run-{re.sub(r'[^a-z0-9]+', '-', manifest.run_id.lower())[:40]}-{place}"

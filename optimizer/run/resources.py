@@ -1,4 +1,4 @@
-"""What one sitting of a run may use: its budget, its model client and its bench."""
+"""What one session of a run may use: its budget, its model client and its evaluation queue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from artifacts.errors import BadInputError
 from optimizer.llm.budget import Budget, BudgetLimits
 from optimizer.llm.cassette import Cassette, RecordingClient, ReplayClient
+from optimizer.llm.prices import Meter, load_prices
 from optimizer.llm.protocol import LlmClient
 from optimizer.run.manifest import LlmSpec, RunManifest
-from optimizer.search.bench import Bench
+from optimizer.search.measure import EvaluationQueue
 
 if TYPE_CHECKING:
     from optimizer.llm.openai_client import Retry
@@ -19,11 +21,7 @@ if TYPE_CHECKING:
 CASSETTE = "cassette.jsonl"
 """Recording of a run's answers, in its directory."""
 
-ENDPOINTS = ("openai", "batch")
-"""Kinds of models that are paid when they are asked."""
-
-BATCHES = "batches.jsonl"
-POOL_LANES = 32
+CLUSTER_LANES = 32
 """Batches under way at a time where others measure: a batch ends with its slowest job, and waiting costs nothing."""
 
 
@@ -32,7 +30,7 @@ class Resources:
     """Settings that change how fast and how far a run goes, never what it does.
 
     Attributes:
-        limits: budget of the whole run, earlier sittings included.
+        limits: budget of the whole run, earlier sessions included.
         workers: candidates that a local evaluator builds side by side.
         concurrency: calls to an endpoint under way at most.
         prices: the user's own price file.
@@ -48,16 +46,21 @@ def require_here(manifest: RunManifest, resources: Resources) -> None:
     """See that this host has what a run needs, before its directory is made and its first answer paid.
 
     Raises:
-        UnavailableError: there is no key, or no device to measure on.
+        UnavailableError: there is no key, no such command, or no device to measure on.
         BadInputError: the address is none, or there is a money budget and no price for the model.
     """
     require_price(manifest, resources)
-    if LlmSpec.parse(manifest.llm).kind in ENDPOINTS:
-        from optimizer.llm.endpoint import endpoint_from_environment
+    spec = LlmSpec.parse(manifest.llm)
+    if spec.kind == "openai":
+        from optimizer.llm.openai_client import endpoint_from_environment
 
         endpoint_from_environment()
+    elif spec.kind == "command":
+        from optimizer.llm.command_client import command_words
+
+        command_words(spec.name)
     if manifest.evaluator == "local":
-        from optimizer.evaluation.hosts import devices_of
+        from optimizer.evaluation.worker.devices import devices_of
 
         devices_of(manifest.backend)
 
@@ -66,12 +69,9 @@ def require_price(manifest: RunManifest, resources: Resources) -> None:
     """See that a money budget can be kept.
 
     Raises:
-        BadInputError: nobody knows what the run's model costs, or the price file cannot be used.
+        BadInputError: the price of the run's model is unknown, or the price file cannot be used.
     """
-    if LlmSpec.parse(manifest.llm).kind in ENDPOINTS:
-        from optimizer.llm.meter import Meter
-        from optimizer.llm.prices import load_prices
-
+    if LlmSpec.parse(manifest.llm).kind == "openai":
         Meter(load_prices(resources.prices), Budget(resources.limits)).require_price(manifest.model)
 
 
@@ -85,47 +85,51 @@ def make_client(
     """The client that a run's ``llm`` names; None when answers come through files.
 
     Args:
-        on_retry: told when an endpoint has to be asked again.
+        on_retry: called when an endpoint has to be asked again.
 
     Raises:
-        UnavailableError: there is no key.
+        UnavailableError: there is no key, or no such command.
         BadInputError: the recording or the price file cannot be used.
     """
     spec = LlmSpec.parse(manifest.llm)
     if spec.kind == "files":
         return None
     if spec.kind == "replay":
-        return ReplayClient(Cassette(Path(spec.name)), by_slot=True)
-    client = _endpoint_client(spec, path, budget, resources, on_retry)
+        return ReplayClient(Cassette(Path(spec.name)))
+    client = _paid_client(manifest, budget, resources, on_retry)
     return RecordingClient(client, Cassette(path / CASSETTE, writable=True))
 
 
-def _endpoint_client(
-    spec: LlmSpec, path: Path, budget: Budget, resources: Resources, on_retry: Callable[[Retry], None] | None
+def _paid_client(
+    manifest: RunManifest, budget: Budget, resources: Resources, on_retry: Callable[[Retry], None] | None
 ) -> LlmClient:
-    from optimizer.llm.endpoint import endpoint_from_environment
-    from optimizer.llm.meter import Meter
-    from optimizer.llm.prices import load_prices
+    """The client whose answers cost something and are recorded."""
+    spec = LlmSpec.parse(manifest.llm)
+    if spec.kind == "agent":
+        raise BadInputError("an agent's session asks nobody", "go on with it by htam mcp --run")
+    if spec.kind == "command":
+        from optimizer.llm.command_client import CommandClient, CommandSettings
 
-    endpoint, prices = endpoint_from_environment(), load_prices(resources.prices)
-    if spec.kind == "batch":
-        from optimizer.llm.batch_client import BatchClient
+        asking = CommandSettings(concurrency=resources.concurrency)
+        return CommandClient(spec.name, budget=budget, settings=asking, on_retry=on_retry)
+    from optimizer.llm.openai_client import ClientSettings, OpenAiClient, endpoint_from_environment
 
-        return BatchClient(endpoint, meter=Meter(prices, budget, factor=prices.batch_factor), state=path / BATCHES)
-    from optimizer.llm.openai_client import ClientSettings, OpenAiClient
+    return OpenAiClient(
+        endpoint_from_environment(),
+        meter=Meter(load_prices(resources.prices), budget),
+        settings=ClientSettings(concurrency=resources.concurrency),
+        on_retry=on_retry,
+    )
 
-    settings = ClientSettings(concurrency=resources.concurrency)
-    return OpenAiClient(endpoint, meter=Meter(prices, budget), settings=settings, on_retry=on_retry)
 
-
-def make_bench(manifest: RunManifest, resources: Resources) -> Bench | None:
-    """The bench that a run's ``evaluator`` names; None when measurements come through files."""
+def make_queue(manifest: RunManifest, resources: Resources) -> EvaluationQueue | None:
+    """The evaluation queue that a run's ``evaluator`` names; None when measurements come through files."""
     if manifest.evaluator == "files":
         return None
-    if manifest.pool is not None:
-        from optimizer.evaluation.pool.evaluator import PoolEvaluator
+    if manifest.cluster:
+        from optimizer.evaluation.worker.cluster import ClusterEvaluator
 
-        return Bench(PoolEvaluator(manifest.pool), lanes=POOL_LANES)
-    from optimizer.evaluation.local import LocalEvaluator
+        return EvaluationQueue(ClusterEvaluator(manifest.cluster), lanes=CLUSTER_LANES)
+    from optimizer.evaluation.worker.local import LocalEvaluator
 
-    return Bench(LocalEvaluator(workers=resources.workers))
+    return EvaluationQueue(LocalEvaluator(workers=resources.workers))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from artifacts.measurement import Measurement, Timing
+from artifacts.measurement import Measurement
 from optimizer.run.manifest import RunManifest
 from optimizer.search.population import Node
 from optimizer.search.task_search import TaskSearch
@@ -15,10 +15,10 @@ FOLDER = "best"
 LOADER = '''
 
 def load(*args, reference=None, **kwargs):
-    """Make ModelNew(*args, **kwargs); with ``reference`` take over its parameters, buffers, device and mode."""
+    """Make ModelNew(*args, **kwargs); with ``reference`` take over its state in its types, its device and its mode."""
     module = ModelNew(*args, **kwargs)
     if reference is not None:
-        module.load_state_dict(reference.state_dict())
+        module.load_state_dict({name: value.clone() for name, value in reference.state_dict().items()}, assign=True)
         tensor = next(reference.parameters(), None)
         module.to(tensor.device if tensor is not None else "cpu").train(reference.training)
     return module
@@ -57,7 +57,7 @@ def winner_source(task_id: str, best: Node, manifest: RunManifest, again: Measur
         f"Verified kernel for {task_id}, found by HTAM.",
         *_speed(measured),
         _occasion(best.measurement, again),
-        f"measured on: {measured.device}",
+        f"measured on: {measured.device}, precision class {measured.precision.value}",
         f"checks passed: {', '.join(measured.checks) or 'those of the evaluator'}",
         f"memory: {manifest.memory or 'none'} (arm {manifest.arm}, model {manifest.model})",
         f"candidate: {best.sha256} (step {best.step_id} of run {manifest.run_id})",
@@ -72,11 +72,14 @@ def _speed(measured: Measurement) -> list[str]:
     if timing is None:
         return []
     lines = [f"time: {timing.median_us:.1f} us (95 % interval {timing.low_us:.1f} to {timing.high_us:.1f})"]
-    for name, baseline in sorted(measured.baselines.items()):
-        low, high = speedup_interval(baseline, timing)
-        ratio = baseline.median_us / timing.median_us
-        lines.append(f"speedup over {name}: {ratio:.3f} (interval {low:.3f} to {high:.3f})")
-    return [*lines, f"doubt: {measured.doubt}"] if measured.doubt else lines
+    fastest = measured.fastest_baseline
+    for name in sorted(measured.baselines, key=lambda name: (name != fastest, name)):
+        ratio, interval = measured.speedup(name), measured.speedup_interval(name)
+        what = f"{name}, the fastest baseline" if name == fastest and len(measured.baselines) > 1 else name
+        if ratio and interval:
+            lines.append(f"speedup over {what}: {ratio:.3f} (interval {interval[0]:.3f} to {interval[1]:.3f})")
+    lines.append(f"times are of: {measured.scope}")
+    return [*lines, *(f"doubt: {doubt.text}" for doubt in measured.doubts)]
 
 
 def _occasion(searched: Measurement, again: Measurement | None) -> str:
@@ -84,10 +87,5 @@ def _occasion(searched: Measurement, again: Measurement | None) -> str:
     if again is None:
         return "measured in the search that chose it: expect a little less when you time it yourself"
     before = searched.speedup()
-    seen = "" if before is None else f"; in the search it was {before:.3f} over eager"
+    seen = "" if before is None else f"; in the search it was {before:.3f} over the fastest baseline"
     return f"measured again after the search, in a new process with other seeds{seen}"
-
-
-def speedup_interval(baseline: Timing, timing: Timing) -> tuple[float, float]:
-    """Bounds of baseline over candidate time when both lie in their 95 % intervals; wider than 95 %."""
-    return baseline.low_us / timing.high_us, baseline.high_us / timing.low_us

@@ -1,4 +1,4 @@
-"""Candidates of one task as a tree, and which of them to go on from."""
+"""Candidates of one task as a tree, and which of them to start from."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from artifacts.measurement import Measurement
-from artifacts.outcome import Outcome
-from optimizer.arms.intents import Intent
+from artifacts.measurement import Measurement, Outcome
+from optimizer.arms import Intent, Member
 from optimizer.search.settings import SearchSettings
 
 CHANCES = 2
@@ -58,6 +57,7 @@ class Population:
         self._by_id: dict[str, Node] = {}
         self._score: dict[str, float] = {}
         self._refuted: set[str] = set()
+        self._unusable: Counter[str] = Counter()
 
     def add(self, node: Node) -> None:
         """Add a measured candidate; its parent is there already."""
@@ -66,12 +66,17 @@ class Population:
         if node.correct:
             self._score[node.step_id] = self._scored(node)
 
+    def add_unusable(self, parent_id: str | None) -> None:
+        """Count an answer without a new candidate, which was asked for from ``parent_id``."""
+        if parent_id is not None:
+            self._unusable[parent_id] += 1
+
     def node(self, step_id: str) -> Node:
         """Candidate of a step."""
         return self._by_id[step_id]
 
     def score(self, node: Node) -> float:
-        """log2 speedup over eager, chained along paired measurements; only for correct candidates."""
+        """log2 speedup over the reference, chained along paired measurements; only for correct candidates."""
         return self._score[node.step_id]
 
     def gain(self, node: Node) -> float | None:
@@ -80,6 +85,25 @@ class Population:
         if measured.timing is None or measured.incumbent is None:
             return None
         return math.log2(measured.incumbent.median_us / measured.timing.median_us)
+
+    def members(self) -> tuple[Member, ...]:
+        """All candidates as arms see them, oldest first."""
+        alive = self._pool()
+        return tuple(
+            Member(
+                step_id=node.step_id,
+                parent_id=node.parent_id,
+                score=self.score(node) if node.correct else None,
+                gain=self.gain(node),
+                fruitless=self.fruitless(node),
+                alive=node in alive,
+                direction=node.direction,
+                features=node.features,
+                plan=node.plan,
+                measurement=node.measurement,
+            )
+            for node in self.nodes
+        )
 
     @property
     def correct(self) -> list[Node]:
@@ -136,7 +160,7 @@ class Population:
     def parents(self, count: int) -> list[Node | None]:
         """Where the ``count`` candidates of the next step start from; None is the reference.
 
-        Failures of the last step are repaired first; the others start from the best correct candidates by
+        Failures that were not repaired yet come first; the others start from the best correct candidates by
         speed and by difference from what is taken already. Going on from the same parent twice is depth
         with two directions; it is taken when the rest is too slow to be worth its difference.
         """
@@ -150,7 +174,7 @@ class Population:
         gain = self.gain(node)
         if gain is not None and node.incumbent_id in self._score:
             return self._score[node.incumbent_id] + gain
-        speedup = node.measurement.speedup()
+        speedup = node.measurement.speedup(node.measurement.precision.reference)
         return 0.0 if speedup is None else math.log2(speedup)
 
     def _outcome_of_try(self, child: Node) -> bool | None:
@@ -162,10 +186,7 @@ class Population:
         return any(self._outcome_of_try(repair) for repair in self.children(child))
 
     def _repairable(self) -> list[Node]:
-        if not self.nodes:
-            return []
-        last = self.nodes[-1].index
-        return [node for node in self.nodes if node.index == last and self._worth_repair(node)]
+        return [node for node in self.nodes if self._worth_repair(node) and not self.children(node)]
 
     def _worth_repair(self, node: Node) -> bool:
         if node.correct or not node.measurement.outcome.charged_to_candidate:
@@ -174,7 +195,7 @@ class Population:
         for ancestor in reversed(self.lineage(node)):
             if ancestor.correct:
                 break
-            failed += 1
+            failed += 1 + self._unusable[ancestor.step_id]
         return failed <= self._settings.repairs
 
     def _pool(self) -> list[Node]:

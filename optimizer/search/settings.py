@@ -1,4 +1,4 @@
-"""Settings of the search loop itself."""
+"""Settings of the search of one task."""
 
 from __future__ import annotations
 

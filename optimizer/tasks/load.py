@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from artifacts.errors import BadTaskError
+from artifacts.task import kernelbench_task, named_task
 from artifacts.task_bytes import task_bytes
-from artifacts.task_identity import kernelbench_task, named_task
 from optimizer.tasks.record import Task
 from optimizer.tasks.robust_kbench import is_robust_kbench, robust_kbench_tasks
 from optimizer.tasks.source import check_task

@@ -14,7 +14,7 @@ class Task:
     Attributes:
         source: Python that defines ``Model``, ``get_inputs`` and ``get_init_inputs``.
         path: where it was read, for messages.
-        dtype, size: of the inputs, as :class:`artifacts.state.State` names them.
+        dtype, size: of the inputs, as :class:`artifacts.trajectory.State` names them.
     """
 
     ref: TaskRef

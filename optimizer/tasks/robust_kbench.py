@@ -1,9 +1,9 @@
 """robust-kbench task folders, rewritten in the form of a KernelBench task.
 
 A folder holds ``func_forward.py`` (``Model``, ``get_inputs`` with keyword arguments) and ``config_forward.json``, and
-may hold ``config_backward.json``. The first single setting becomes the task; another input setting, where there is
-one, becomes its awkward inputs, on which correctness is checked too. The backward pass is a task of its own: its
-``Model`` returns the gradients of the float inputs and parameters.
+may hold ``config_backward.json``. The first single setting becomes ``get_inputs``; the other input settings become
+``get_input_sets``. The backward pass is a task of its own: its ``Model`` returns the gradients of the float inputs and
+parameters.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from artifacts.errors import BadTaskError
+from artifacts.task import named_task
 from artifacts.task_bytes import task_bytes
-from artifacts.task_identity import named_task
 from optimizer.tasks.record import Task
 from optimizer.tasks.source import parse_task, top_level_names
 
@@ -38,14 +38,14 @@ def get_init_inputs():
     bound.apply_defaults()
     return list(bound.args[1:])
 """
-AWKWARD = """
+MORE = """
 
-def get_awkward_inputs():
-    return _draw_inputs(**{inputs!r})
+def get_input_sets():
+    return [lambda setting=setting: _draw_inputs(**setting) for setting in {others!r}]
 """
 BACKWARD = """
 
-_draw_forward_inputs = get_inputs
+_draw_forward_inputs, _draw_forward_sets = get_inputs, get_input_sets
 
 
 class Model(torch.nn.Module):
@@ -63,10 +63,14 @@ class Model(torch.nn.Module):
             return torch.autograd.grad(self.forward_pass(*leaves), wanted, gradient)
 
 
-def get_inputs():
-    given = _draw_forward_inputs()
+def get_inputs(draw=_draw_forward_inputs):
+    given = draw()
     with torch.no_grad():
         return [*given, torch.randn_like(_operator(*get_init_inputs())(*given))]
+
+
+def get_input_sets():
+    return [lambda draw=draw: get_inputs(draw) for draw in _draw_forward_sets()]
 """
 
 
@@ -94,7 +98,7 @@ def robust_kbench_tasks(folder: Path) -> Iterator[Task]:
     if backward.is_file():
         # The name Model is that of the gradients afterwards: the operator must not look itself up by it.
         text = re.sub(r"\bsuper\(\s*Model\s*,\s*self\s*\)", "super()", source)
-        text += _settings(backward, awkward=False) + BACKWARD
+        text += _settings(backward) + BACKWARD
         yield _task(folder, f"{folder.name}_backward", text, source)
 
 
@@ -106,7 +110,7 @@ def _task(folder: Path, name: str, text: str, source: str) -> Task:
     return Task(ref=ref, source=text, path=str(folder), dtype=moved.dtype, size=moved.size)
 
 
-def _settings(path: Path, *, awkward: bool = True) -> str:
+def _settings(path: Path) -> str:
     """Code that fixes the settings of ``path``."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -116,8 +120,7 @@ def _settings(path: Path, *, awkward: bool = True) -> str:
     except (OSError, ValueError, TypeError, AttributeError) as problem:
         raise BadTaskError(f"{path} cannot be used: {problem}", "check the checkout") from problem
     text = FORWARD.replace("{init!r}", repr(init)).replace("{inputs!r}", repr(inputs))
-    other = next((item for item in others if item != inputs), None)
-    return text + AWKWARD.replace("{inputs!r}", repr(other)) if awkward and other is not None else text
+    return text + MORE.replace("{others!r}", repr([item for item in others if item != inputs]))
 
 
 def _first(config: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from artifacts.candidate import syntax_tree
 from artifacts.errors import BadTaskError
-from artifacts.syntax import parse
+from optimizer.evaluation.verify.task_module import HIDDEN
 
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 """What the source of a task defines at top level, as in KernelBench."""
@@ -18,7 +19,7 @@ def parse_task(source: str, where: str) -> ast.Module:
         BadTaskError: it is no Python.
     """
     try:
-        return parse(source)
+        return syntax_tree(source)
     except SyntaxError as problem:
         raise BadTaskError(f"{where} line {problem.lineno} is not Python: {problem.msg}", "correct the file") from None
     except (ValueError, RecursionError, MemoryError) as problem:
@@ -51,3 +52,16 @@ def check_task(source: str, where: str) -> None:
             f"{where} is no task: it does not define {' and '.join(missing)}",
             "a task file defines class Model, get_inputs() and get_init_inputs()",
         )
+
+
+def shown_source(source: str) -> str:
+    """The source of a task as prompts show it: without the function that makes its hidden input settings.
+
+    What is to stay hidden stands inside that function; constants and helpers beside it are shown.
+    """
+    lines = source.splitlines(keepends=True)
+    for node in reversed(syntax_tree(source).body):
+        if isinstance(node, ast.FunctionDef) and node.name == HIDDEN:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            del lines[first - 1 : node.end_lineno]
+    return "".join(lines)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from pipeline.voice import long_command
+
 
 @click.command(name="demo")
 @click.option(
@@ -15,12 +17,13 @@ import click
     show_default=True,
     help="Folder that is made anew.",
 )
+@long_command("preparing")
 def command(home: Path) -> None:
     """Do the main job once on what the project ships, in a few minutes on two cores.
 
-    Builds a memory from shipped logs, optimizes shipped tasks on the CPU with it (the model's answers come from a
-    recording; builds, checks and timings are made here), rebuilds the memory with the new run's log, shows the
-    difference and writes one HTML report.
+    Optimizes shipped tasks on the CPU with the shipped memory (the model's answers come from a recording; builds,
+    checks and timings are made here), builds a memory of the new run's log, writes one HTML report and says what the
+    memory did.
 
     \b
     Examples:

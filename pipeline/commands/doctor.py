@@ -24,7 +24,7 @@ def command(store: str, online: bool, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from pipeline.doctor.examination import examine
+    from pipeline.doctor import examine
 
     findings = []
     for finding in examine(store, online=online):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from artifacts.errors import BadInputError
+from pipeline.precision import evaluation_settings, precision_options
+from pipeline.voice import long_command
 
 if TYPE_CHECKING:
     from artifacts.measurement import Measurement
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds for one request."
 )
+@precision_options
 @click.option("--profile", is_flag=True, help="Ask for hardware counters where the host allows them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole measurement as JSON.")
+@long_command("building and measuring the candidate")
 def command(
     task: Path,
     candidate: Path,
@@ -34,6 +38,9 @@ def command(
     incumbent: Path | None,
     seeds: int,
     timeout: float,
+    precision: str,
+    dtype: str | None,
+    baselines: tuple[str, ...],
     profile: bool,
     as_json: bool,
 ) -> None:
@@ -45,10 +52,10 @@ def command(
     Examples:
       htam evaluate examples/tasks/cpu/layer_norm.py my_kernel.py
     """
-    from optimizer.evaluation.hosts import devices_of
-    from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
+    from optimizer.evaluation.job import EvaluationJob
+    from optimizer.evaluation.worker.devices import devices_of
 
-    settings = EvaluationSettings(seeds=seeds, run_timeout_s=timeout, profile=profile)
+    settings = evaluation_settings(precision, dtype, baselines, seeds=seeds, run_timeout_s=timeout, profile=profile)
     job = EvaluationJob(
         job_id="evaluate",
         task_id=task.stem,
@@ -67,7 +74,7 @@ def command(
 
 
 def _task_source(path: Path) -> str:
-    from optimizer.evaluation.judge.task_module import check_task_source
+    from optimizer.evaluation.verify.task_module import check_task_source
 
     source = _read(path, "task")
     check_task_source(source, path.name)
@@ -84,7 +91,7 @@ def _read(path: Path, what: str) -> str:
 
 
 def _measure(job: EvaluationJob) -> Measurement:
-    from optimizer.evaluation.local import LocalEvaluator
+    from optimizer.evaluation.worker.local import LocalEvaluator
 
     evaluator = LocalEvaluator()
     try:
@@ -103,9 +110,13 @@ def _show(measurement: Measurement, as_json: bool) -> None:
     if measurement.error and not any(finding.message in measurement.error for finding in measurement.findings):
         click.echo(measurement.error)
     if measurement.timing is not None:
-        click.echo(f"candidate {_microseconds(measurement.timing)}")
-    for name, timing in measurement.baselines.items():
-        click.echo(f"{name} {_microseconds(timing)}, speedup {measurement.speedup(name) or 0:.2f}")
+        click.echo(f"candidate {_microseconds(measurement.timing)}, {measurement.scope}")
+    _show_baselines(measurement)
+    for doubt in measurement.doubts:
+        click.echo(f"doubt: {doubt.text}")
+    for one in measurement.input_sets:
+        reference = _microseconds(one.baselines[measurement.precision.reference])
+        click.echo(f"{one.name}: candidate {_microseconds(one.timing)}, reference {reference}")
     for finding in measurement.findings:
         where = f"line {finding.line}: " if finding.line is not None else ""
         click.echo(f"{'rejected' if finding.fatal else 'noted'}: {where}{finding.message} [{finding.rule}]")
@@ -113,6 +124,16 @@ def _show(measurement: Measurement, as_json: bool) -> None:
         click.echo(f"checked: {', '.join(measurement.checks)}")
     for note in measurement.notes:
         click.echo(f"note: {note}")
+
+
+def _show_baselines(measurement: Measurement) -> None:
+    """Each with its time and the speedup over it, the headline first."""
+    fastest = measurement.fastest_baseline
+    for name in sorted(measurement.baselines, key=lambda name: (name != fastest, name)):
+        mark = f", the fastest of class {measurement.precision.value}" if name == fastest else ""
+        ratio = measurement.speedup(name)
+        speedup = "" if ratio is None else f", speedup {ratio:.2f}"
+        click.echo(f"{name} {_microseconds(measurement.baselines[name])}{speedup}{mark}")
 
 
 def _microseconds(timing: object) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from pipeline.voice import counted
+
 
 @click.group(name="logs")
 def command() -> None:
@@ -23,7 +25,7 @@ def formats() -> None:
     Examples:
       htam logs formats
     """
-    from builder.logs.registry import IMPORTERS
+    from builder.read.reading import IMPORTERS
 
     width = max(len(importer.name) for importer in IMPORTERS)
     for importer in IMPORTERS:
@@ -42,14 +44,38 @@ def inspect(paths: tuple[Path, ...], as_json: bool, show_all: bool) -> None:
       htam logs inspect runs/
       htam logs inspect runs/ results.jsonl --json
     """
-    from builder.logs import read_all
-    from builder.logs.inspection import inspect_logs
+    from builder.read.inspection import inspect_logs
 
-    report = inspect_logs(read_all(paths))
+    report = inspect_logs(paths)
     if as_json:
         click.echo(json.dumps(report, indent=1, ensure_ascii=False))
     else:
         _print(report, show_all)
+
+
+@command.command(name="check", short_help="Say line by line what a file of plain steps lacks.")
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Read FILE as plain steps (docs/reference/logs.md) and say line by line what is missing.
+
+    Ends with 1 when a line cannot be mined at all.
+
+    \b
+    Examples:
+      htam logs check steps.jsonl
+    """
+    from builder.read.inspection import check_steps
+
+    figures, remarks = check_steps(file)
+    for remark in remarks:
+        click.echo(f"{file}:{remark.line or '-'}: {'not read: ' if remark.lost else ''}{remark.text}")
+    click.echo(
+        f"{counted(figures.records, 'line')}: {counted(figures.steps, 'step')} of {counted(figures.tasks, 'task')}, "
+        f"{figures.edges} with a parent, {figures.measured} of them measured; "
+        f"{counted(figures.quarantined, 'line')} not read"
+    )
+    if figures.quarantined:
+        raise SystemExit(1)
 
 
 def _print(report: Mapping[str, Any], show_all: bool) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from pipeline.commands import memory_cluster, memory_replay
+from pipeline.voice import counted, long_command
 
 STORE = click.option("--store", default="memories", show_default=True, help="Folder or fsspec URL that holds memories.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -50,10 +52,10 @@ def show(reference: str, item: str | None, store: str, as_json: bool) -> None:
       htam memory show demo
       htam memory show demo@latest STRATEGY --json
     """
+    from artifacts.memory.shipped import load_memory
     from pipeline import memory_text
-    from pipeline.report.writing import load
 
-    click.echo(memory_text.shown(load(store, reference), item, as_json))
+    click.echo(memory_text.shown(load_memory(store, reference), item, as_json))
 
 
 @command.command(name="kernels", short_help="List the kernels that a memory shows, or print one.")
@@ -69,10 +71,10 @@ def kernels(reference: str, sha256: str | None, store: str, as_json: bool) -> No
       htam memory kernels demo
       htam memory kernels demo 3f9a > kernel.py
     """
-    from pipeline import memory_kernels
-    from pipeline.report.writing import load
+    from artifacts.memory.shipped import load_memory
+    from pipeline import memory_text
 
-    click.echo(memory_kernels.kernels(load(store, reference), sha256, as_json))
+    click.echo(memory_text.kernels(load_memory(store, reference), sha256, as_json))
 
 
 @command.command(name="verify")
@@ -88,7 +90,7 @@ def verify(reference: str, store: str) -> None:
     from artifacts.memory.store import MemoryStore, split_reference
 
     version = MemoryStore(store).verify(*split_reference(reference))
-    click.echo(f"{version.reference} is whole: {len(version.manifest.files)} files")
+    click.echo(f"{version.reference} is whole: {counted(len(version.manifest.files), 'file')}")
 
 
 @command.command(name="promote")
@@ -123,11 +125,55 @@ def diff(before: str, after: str, store: str, as_json: bool) -> None:
     Examples:
       htam memory diff demo@4f2a demo@latest
     """
+    from artifacts.memory.shipped import load_memory
     from pipeline.report.lesson import lesson_of
-    from pipeline.report.writing import load
 
-    lesson = lesson_of(load(store, before), load(store, after))
+    lesson = lesson_of(load_memory(store, before), load_memory(store, after))
     click.echo(lesson.json() if as_json else lesson.text())
+
+
+@command.command(name="moves", short_help="List the moves that apply to a kernel, with their record.")
+@click.argument("file", metavar="TASK|KERNEL", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--memory", "reference", required=True, help="Memory: NAME, NAME@VERSION or NAME@TAG.")
+@click.option("--device", default="", help="Architecture such as sm_90, or cpu; every device if not given.")
+@click.option("--bound", default="", help="What limits the kernel: memory, compute, latency or launch.")
+@STORE
+@JSON
+def moves(file: Path, reference: str, device: str, bound: str, store: str, as_json: bool) -> None:
+    """List the moves that apply to the kernel in a file, with what they gained from where it stands.
+
+    A task file, which defines Model and no ModelNew, is a start without any technique.
+
+    \b
+    Examples:
+      htam memory moves kernel.py --memory demo --device sm_90
+      htam memory moves examples/tasks/cuda/layer_norm.py --memory demo --json
+    """
+    from artifacts.memory.shipped import load_memory
+    from pipeline.moves import listed
+
+    click.echo(listed(load_memory(store, reference), file, device, bound, as_json))
+
+
+@command.command(name="lineage", short_help="Walk an expert kernel backwards and log what each idea is worth.")
+@click.argument("kernel", metavar="KERNEL", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--task", "task", required=True, type=click.Path(exists=True, path_type=Path), help="Its task file.")
+@click.option("--llm", required=True, help="openai:MODEL, command:WORDS or replay:FILE.")
+@click.option("--run", "run", required=True, type=click.Path(path_type=Path), help="Directory of the run log.")
+@click.option("--backend", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--answers", "most", default=12, show_default=True, type=click.IntRange(min=1), help="Answers at most.")
+def lineage(kernel: Path, task: Path, llm: str, run: Path, backend: str, most: int) -> None:
+    """Take one technique after the other out of KERNEL by a model; each version is built, checked and timed.
+
+    Read forwards, the versions are the measured steps of an ordinary run log, which `htam memory build` reads.
+
+    \b
+    Examples:
+      htam memory lineage best/layer_norm.py --task layer_norm.py --llm openai:gpt-5 --run runs/backwards
+    """
+    from pipeline.lineage import walk_back
+
+    click.echo(walk_back(kernel, task, llm, run, backend, most))
 
 
 @command.command(name="gc", short_help="Remove the versions that nothing holds.")
@@ -174,9 +220,9 @@ def export(reference: str, shape: str, out: TextIO, store: str) -> None:
       htam memory export demo --format traces
     """
     from artifacts.memory.export import export_lines, solution_lines
-    from pipeline.report.writing import load
+    from artifacts.memory.shipped import load_memory
 
-    memory = load(store, reference)
+    memory = load_memory(store, reference)
     for line in export_lines(memory) if shape == "jsonl" else solution_lines(memory):
         click.echo(line, file=out)
 
@@ -190,14 +236,14 @@ def export(reference: str, shape: str, out: TextIO, store: str) -> None:
     "--model", default="all-MiniLM-L6-v2", show_default=True, help="Encoder: hub name, folder, or hashing for none."
 )
 @click.option("--work", default=".htam", show_default=True, help="Folder for caches and Prefect's database.")
-@click.option("--no-replay", is_flag=True, help="Do not judge the memory on held-out tasks.")
-@click.option(
-    "--refine", default="", help="Language model that rewrites texts written from code changes; none by default."
-)
-@click.option("--refine-url", default=None, help="Its OpenAI-compatible endpoint; the key is OPENAI_API_KEY.")
+@click.option("--no-replay", is_flag=True, help="Do not validate the memory on held-out operators.")
 @click.option("--force", is_flag=True, help="Publish even when replay is worse than that of the version under the tag.")
 @click.option(
-    "--runner", type=click.Choice(["threads", "processes", "dask", "ray"]), default="threads", show_default=True
+    "--runner",
+    type=click.Choice(["here", "threads", "processes", "dask"]),
+    default="here",
+    show_default=True,
+    help="This process without a server, or a Prefect flow on threads, processes or Dask.",
 )
 @click.option(
     "--workers",
@@ -206,6 +252,7 @@ def export(reference: str, shape: str, out: TextIO, store: str) -> None:
     type=click.IntRange(min=0),
     help="Parallel tasks or local worker processes; 0: one a core.",
 )
+@long_command("starting the build")
 def build(logs: tuple[str, ...], store: str, name: str, **options: Any) -> None:
     """Build a memory from logs and publish it; what was read and embedded before is remembered.
 

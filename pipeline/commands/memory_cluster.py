@@ -33,8 +33,9 @@ def command(file: Path, model: str | None, seed: int, cache: Path | None) -> Non
       htam memory cluster-text texts.jsonl --cache vectors.sqlite
     """
     texts = list(read_texts(file))
-    from builder.cluster import PLAIN_TEXTS, cluster_texts
-    from builder.embed import DEFAULT_MODEL, CachedEmbedder, named_embedder
+    from builder.cluster.clustering import PLAIN_TEXTS, cluster_texts
+    from builder.embed.cache import CachedEmbedder
+    from builder.embed.encoders import DEFAULT_MODEL, named_embedder
 
     embedder = named_embedder(model or DEFAULT_MODEL)
     if cache is not None:

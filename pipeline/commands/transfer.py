@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from pipeline.voice import counted
+
 
 @click.command(name="transfer")
 @click.argument("study", type=click.Path(path_type=Path), metavar="STUDY.toml")
@@ -29,10 +31,10 @@ import click
 def command(
     study: Path, workers: int, work: str, answers: tuple[Path, ...], folder: Path | None, as_json: bool
 ) -> None:
-    """Run or go on with the study in STUDY.toml: memories on targets, without leakage, with paired statistics.
+    """Run or resume the study in STUDY.toml: memories on targets, without leakage, with paired statistics.
 
     Prints the path of the matrix page last; exit code 1 when a cell failed. Runs whose answers or measurements come
-    through files go on with --tell.
+    through files resume with --tell.
 
     \b
     Examples:
@@ -51,12 +53,17 @@ def command(
             _tell(study, answers)
         result = run_study(study, workers=workers)
         if folder is not None:
-            from pipeline.study.exchange import ask
+            from pipeline.study.studying import ask
 
             asked = ask(study, folder)
-            click.echo(f"{asked.requests} requests and {asked.jobs} jobs written to {folder}", err=True)
+            click.echo(
+                f"{counted(asked.requests, 'request')} and {counted(asked.jobs, 'job')} written to {folder}", err=True
+            )
     if result.waiting:
-        click.echo(f"{len(result.waiting)} runs wait for answers or measurements; see --ask and --tell", err=True)
+        click.echo(
+            f"{counted(len(result.waiting), 'run')} without all answers and measurements; see --ask and --tell",
+            err=True,
+        )
     click.echo(json.dumps(result.json(), indent=1) if as_json else result.page)
     if result.failed:
         from artifacts.errors import HtamError
@@ -67,9 +74,9 @@ def command(
 
 
 def _tell(study: Path, answers: tuple[Path, ...]) -> None:
-    from pipeline.study.exchange import tell
+    from pipeline.study.studying import tell
 
     taken = tell(study, answers)
-    click.echo(f"taken: {taken.requests} answers, {taken.jobs} measurements", err=True)
+    click.echo(f"taken: {counted(taken.requests, 'answer')}, {counted(taken.jobs, 'measurement')}", err=True)
     for problem in taken.problems:
         click.echo(problem, err=True)

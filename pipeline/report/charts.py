@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640.0, 260.0
-LEFT, RIGHT, TOP, BOTTOM = 56.0, 132.0, 24.0, 34.0
+from pipeline.report.figures import fast_p
+
+WIDTH, HEIGHT = 400.0, 250.0
+"""So narrow that it is readable on a telephone; a wide screen shows two side by side."""
+LEFT, RIGHT, TOP, BOTTOM = 40.0, 120.0, 26.0, 34.0
+STRIP = 26.0
+"""Height of the strip for candidates that have no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,20 @@ class Line:
         return " ".join(f"{x},{y}" for x, y in self.points)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One candidate on a chart, with the text shown when it is pointed at."""
+    """One candidate on a chart: the text shown when it is pointed at, and the row of the page it leads to."""
 
     x: float
     y: float
     kind: str
     title: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Everything the chart macro draws."""
+    """Everything the chart macro draws; ``strip`` is the line of those that have no value, below the plot."""
 
     x_title: str
     y_title: str
@@ -82,11 +88,12 @@ class Chart:
     y_ticks: tuple[tuple[float, str], ...]
     lines: tuple[Line, ...]
     dots: tuple[Dot, ...] = ()
+    edges: tuple[tuple[str, bool], ...] = ()
+    strip: float | None = None
     width: float = WIDTH
     height: float = HEIGHT
     left: float = LEFT
     right: float = WIDTH - RIGHT
-    top: float = TOP
     bottom: float = HEIGHT - BOTTOM
 
 
@@ -95,9 +102,65 @@ def x_axis(low: float, high: float, log: bool = False) -> Axis:
     return Axis(low, high, LEFT, WIDTH - RIGHT, log)
 
 
-def y_axis(low: float, high: float, log: bool = False) -> Axis:
-    """Vertical axis of the common frame, upwards."""
-    return Axis(low, high, HEIGHT - BOTTOM, TOP, log)
+def y_axis(low: float, high: float, log: bool = False, strip: bool = False) -> Axis:
+    """Vertical axis of the common frame, upwards; ``strip`` leaves room below it."""
+    return Axis(low, high, HEIGHT - BOTTOM - strip * STRIP, TOP, log)
+
+
+def lines(series: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]) -> tuple[Line, ...]:
+    """Series (name, kind, points) with their labels moved apart at the right end."""
+    labels = spread([points[-1][1] + 4 for _, _, points in series])
+    return tuple(
+        Line(name=name, kind=kind, points=tuple(points), label_y=label)
+        for (name, kind, points), label in zip(series, labels, strict=True)
+    )
+
+
+def fast_p_chart(curves: Mapping[str, Sequence[float | None]]) -> Chart:
+    """Share of tasks more than p times as fast, a step curve for each name; None is a task without a candidate."""
+    known = [value for speedups in curves.values() for value in speedups if value is not None]
+    x = x_axis(max(1 / 16, min([0.5, *known]) / 1.1), min(64.0, max([2.0, *known]) * 1.1), log=True)
+    y = y_axis(0.0, 1.0)
+    series = [
+        (name, "curve", [(x.at(p), y.at(share)) for p, share in _fast_p_steps(speedups, x)])
+        for name, speedups in curves.items()
+    ]
+    return Chart(
+        x_title="p, times as fast as the baseline (log scale)",
+        y_title="share of tasks faster than p",
+        x_ticks=tuple((x.at(tick), f"{tick:g}") for tick in x.ticks()),
+        y_ticks=tuple((y.at(tick), f"{tick:.0%}") for tick in y.ticks()),
+        lines=lines(series),
+    )
+
+
+def _fast_p_steps(speedups: Sequence[float | None], x: Axis) -> list[tuple[float, float]]:
+    """Corners of the curve: level up to the speedup of a task, then down."""
+    corners, share = [(x.low, fast_p(speedups, x.low))], fast_p(speedups, x.low)
+    for value in sorted({value for value in speedups if value is not None and x.low < value <= x.high}):
+        corners.append((value, share))
+        share = fast_p(speedups, value)
+        corners.append((value, share))
+    return [*corners, (x.high, share)]
+
+
+def bar(low: float, mean: float, high: float, span: float, width: float = 150.0) -> dict[str, float | str]:
+    """Pixels of an interval in log2 with its mean and the line of no effect, cut at ``span``.
+
+    ``kind`` is ``good`` or ``bad`` where the interval excludes no effect.
+    """
+
+    def at(value: float) -> float:
+        return round((max(-span, min(span, value)) + span) / (2 * span) * width, 1)
+
+    kind = "" if low <= 0.0 <= high else "good" if mean > 0 else "bad"
+    return {
+        "low": at(low),
+        "width": round(max(1.5, at(high) - at(low)), 1),
+        "mean": at(mean),
+        "zero": at(0.0),
+        "kind": kind,
+    }
 
 
 def spread(wanted: Sequence[float], gap: float = 13.0) -> list[float]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from artifacts.measurement import Measurement
 from pipeline.report import charts, page
-from pipeline.report.charts import Chart
-from pipeline.report.figures import Pairing, Summary, fast_p, pair, summarise
-from pipeline.report.run_charts import THRESHOLDS, lines
-from pipeline.report.run_page import stamp
-from pipeline.report.run_view import RunView
+from pipeline.report.figures import Pairing, Summary, pair, summarise
+from pipeline.report.run_view import RunView, TaskView
 
 SECTIONS = (("summary", "Summary"), ("pairs", "Paired differences"), ("tasks", "Task by task"))
 
@@ -22,114 +21,90 @@ class Arm:
     name: str
     run: RunView
     summary: Summary
-    speedups: dict[str, float | None]
+
+    @property
+    def tasks(self) -> dict[str, TaskView]:
+        """Tasks by id."""
+        return {task.ref.task_id: task for task in self.run.tasks}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Two arms in pairs over the tasks that count in both runs.
+
+    Attributes:
+        found: ratios of the first over the second; None when no task counts in both.
+        left_out: tasks of both runs that do not count in one of them → why.
+        searched: tasks judged by the search's own figures on both sides, as one side was not measured again.
+    """
+
+    first: str
+    second: str
+    found: Pairing | None
+    left_out: dict[str, str]
+    searched: tuple[str, ...]
 
 
 def compare_page(runs: Sequence[RunView]) -> str:
     """Render the comparison of ``runs``; paired ratios are always first run over second."""
-    baseline = _shared_baseline(runs)
-    arms = [_arm(name, run, baseline) for name, run in zip(_names(runs), runs, strict=True)]
-    pairs = [
-        (first.name, second.name, pair(first.speedups, second.speedups))
-        for index, first in enumerate(arms)
-        for second in arms[index + 1 :]
+    arms = [
+        Arm(name=name, run=run, summary=summarise(list(run.speedups().values())))
+        for name, run in zip(_names(runs), runs, strict=True)
     ]
+    contests = [contest(first, second) for index, first in enumerate(arms) for second in arms[index + 1 :]]
+    ends = [abs(math.log2(end)) for one in contests if one.found for end in _interval(one.found)]
+    span = max([math.log2(1.25), *ends]) * 1.05
     return page.render(
         "compare.html.j2",
         kind="HTAM comparison",
         title=" against ".join(arm.name for arm in arms),
         sections=SECTIONS,
         arms=arms,
-        baseline=baseline,
-        pairs=pairs,
-        tasks=sorted({task for arm in arms for task in arm.speedups}),
-        curves=fast_p_of(arms),
-        forest=forest([(f"{first} / {second}", item) for first, second, item in pairs if item]),
-        **stamp(),
+        contests=contests,
+        tasks=sorted({task for arm in arms for task in arm.tasks}),
+        curves=charts.fast_p_chart({arm.name: list(arm.run.speedups().values()) for arm in arms}),
+        bar=lambda found: _bar(found, span),
+        span=2**span,
+        **page.stamp(),
     )
 
 
-def _arm(name: str, run: RunView, baseline: str) -> Arm:
-    speedups = run.speedups(baseline)
-    return Arm(name=name, run=run, summary=summarise(list(speedups.values())), speedups=speedups)
+def contest(first: Arm, second: Arm) -> Contest:
+    """Pair two arms; nobody is compared by a better measurement than the other."""
+    shared = [name for name in first.tasks if name in second.tasks]
+    sides = {name: (first.tasks[name], second.tasks[name]) for name in shared}
+    once = [name for name, two in sides.items() if any(task.searched and not task.confirmed for task in two)]
+    judged = {name: [task.searched if name in once else task.verdict for task in two] for name, two in sides.items()}
+    left_out = {name: _left_out(sides[name], judged[name]) for name in shared}
+    ours, theirs = (
+        {name: each.speedup() if (each := judged[name][side]) else None for name in shared if not left_out[name]}
+        for side in (0, 1)
+    )
+    return Contest(
+        first=first.name,
+        second=second.name,
+        found=pair(ours, theirs),
+        left_out={name: why for name, why in left_out.items() if why},
+        searched=tuple(name for name in once if name in ours and any(task.confirmed for task in sides[name])),
+    )
+
+
+def _left_out(tasks: Sequence[TaskView], judged: Sequence[Measurement | None]) -> str:
+    """Why a pair does not count."""
+    unsteady = any(measured is not None and measured.unsteady for measured in judged)
+    return next((task.left_out for task in tasks if task.left_out), "unsteady" if unsteady else "")
+
+
+def _interval(found: Pairing) -> tuple[float, float, float]:
+    return found.low or found.ratio, found.ratio, found.high or found.ratio
+
+
+def _bar(found: Pairing, span: float) -> dict[str, float | str]:
+    low, mean, high = (math.log2(value) for value in _interval(found))
+    return charts.bar(low, mean, high, span)
 
 
 def _names(runs: Sequence[RunView]) -> list[str]:
     """Arms by name; by run id where two runs share an arm."""
     arms = [run.arm for run in runs]
     return [run.arm if arms.count(run.arm) == 1 else f"{run.arm} ({run.run_id})" for run in runs]
-
-
-def _shared_baseline(runs: Sequence[RunView]) -> str:
-    shared = [name for name in runs[0].baselines if all(name in run.baselines for run in runs)]
-    return shared[0] if shared else "eager"
-
-
-def fast_p_of(arms: Sequence[Arm]) -> Chart:
-    """fast_p curves, one an arm."""
-    x = charts.x_axis(0.0, float(len(THRESHOLDS) - 1))
-    y = charts.y_axis(0.0, 1.0)
-    series = [
-        (
-            arm.name,
-            "curve",
-            [(x.at(index), y.at(fast_p(list(arm.speedups.values()), p))) for index, p in enumerate(THRESHOLDS)],
-        )
-        for arm in arms
-    ]
-    return Chart(
-        x_title="p (times as fast as the baseline)",
-        y_title="share of tasks faster than p",
-        x_ticks=tuple((x.at(index), f"{p:g}") for index, p in enumerate(THRESHOLDS)),
-        y_ticks=tuple((y.at(tick), f"{tick:.0%}") for tick in y.ticks()),
-        lines=lines(series),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForestRow:
-    """One paired ratio with its interval in pixels."""
-
-    name: str
-    y: float
-    low: float
-    mean: float
-    high: float
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forest:
-    """Paired ratios on one logarithmic axis; ``one`` is the pixel of no difference."""
-
-    rows: tuple[ForestRow, ...]
-    one: float
-    ticks: tuple[tuple[float, str], ...]
-    height: float
-
-
-def forest(items: Sequence[tuple[str, Pairing]]) -> Forest | None:
-    """Lay out paired ratios; None when nothing could be paired."""
-    if not items:
-        return None
-    ends = [value for _, item in items for value in (item.low or item.ratio, item.high or item.ratio)]
-    reach = max(1.25, *ends, *(1.0 / value for value in ends)) * 1.05
-    x = charts.Axis(1.0 / reach, reach, 250.0, 610.0, log=True)
-    rows = tuple(_forest_row(name, item, 24.0 + 30.0 * index, x) for index, (name, item) in enumerate(items))
-    ticks = tuple((x.at(value), f"{value:.2g}×") for value in (1.0 / reach, 1.0, reach))
-    return Forest(rows=rows, one=x.at(1.0), ticks=ticks, height=40.0 + 30.0 * len(rows))
-
-
-def _forest_row(name: str, item: Pairing, y: float, x: charts.Axis) -> ForestRow:
-    kind = "" if not item.decided else "good" if item.ratio > 1.0 else "bad"
-    interval = f" ({item.low:.2f} – {item.high:.2f})" if item.low and item.high else ""
-    return ForestRow(
-        name=name,
-        y=y,
-        low=x.at(item.low or item.ratio),
-        mean=x.at(item.ratio),
-        high=x.at(item.high or item.ratio),
-        kind=kind,
-        text=f"{item.ratio:.2f}×{interval}",
-    )

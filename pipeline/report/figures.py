@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
+from artifacts.statistics import mean_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,14 @@ def summarise(speedups: Sequence[float | None]) -> Summary:
     """Summarise one speedup a task; None stands for a task without a verified candidate."""
     correct = [value for value in speedups if value is not None]
     filled = [1.0 if value is None else value for value in speedups]
-    interval = bootstrap([math.log(value) for value in filled])
+    interval = mean_interval([math.log(value) for value in filled])
     return Summary(
         tasks=len(speedups),
         correct=len(correct),
         over_correct=geometric_mean(correct),
         over_all=geometric_mean(filled),
-        low=math.exp(interval[0]) if interval else None,
-        high=math.exp(interval[1]) if interval else None,
+        low=math.exp(interval.low) if interval.known else None,
+        high=math.exp(interval.high) if interval.known else None,
         faster=sum(value > 1.0 for value in correct),
     )
 
@@ -61,16 +61,6 @@ def fast_p(speedups: Sequence[float | None], threshold: float) -> float:
     if not speedups:
         return 0.0
     return sum(value is not None and value > threshold for value in speedups) / len(speedups)
-
-
-def bootstrap(values: Sequence[float], draws: int = 4000, seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean of ``values`` under resampling; None below three values."""
-    if len(values) < 3:
-        return None
-    generator = np.random.default_rng(seed)
-    sample = np.asarray(values)[generator.integers(0, len(values), (draws, len(values)))].mean(axis=1)
-    low, high = np.quantile(sample, (0.025, 0.975))
-    return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +93,12 @@ def pair(first: Mapping[str, float | None], second: Mapping[str, float | None], 
         return None
     logs = {task: math.log(first[task] or 1.0) - math.log(second[task] or 1.0) for task in shared}
     edge = math.log1p(margin)
-    interval = bootstrap(list(logs.values()))
+    interval = mean_interval(list(logs.values()))
     return Pairing(
         tasks=len(shared),
         ratio=math.exp(sum(logs.values()) / len(logs)),
-        low=math.exp(interval[0]) if interval else None,
-        high=math.exp(interval[1]) if interval else None,
+        low=math.exp(interval.low) if interval.known else None,
+        high=math.exp(interval.high) if interval.known else None,
         wins=sum(value > edge for value in logs.values()),
         ties=sum(abs(value) <= edge for value in logs.values()),
         losses=tuple(task for task, value in logs.items() if value < -edge),

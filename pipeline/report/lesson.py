@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from artifacts.codec import encode
 from artifacts.memory.diff import LevelDiff, MemoryDiff, Moved, diff
 from artifacts.memory.htg import Memory
-from artifacts.memory.replay_figures import moved
 from pipeline.report.memory_view import ratio
 
 MOST = 5
@@ -61,9 +60,13 @@ def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
     """Every change, directions before strategies, then the replay figures."""
     names = _names(old) | _names(new)
     listed = [*_level("direction", found.directions, names), *_level("strategy", found.strategies, names)]
-    judged = moved(old.manifest.quality, new.manifest.quality)
+    listed += [Change("edge", "moved", _moved(item)) for item in found.edges]
+    for kind, names_ in (("appeared", found.edges_added), ("vanished", found.edges_removed)):
+        if names_:
+            more = f" and {len(names_) - MOST} more" if len(names_) > MOST else ""
+            listed.append(Change("edge", kind, f"{', '.join(names_[:MOST])}{more}"))
     made = [Change("memory", "made otherwise", ", ".join(found.made_otherwise))] if found.made_otherwise else []
-    return [*listed, *(Change("replay", "moved", line) for line in judged), *made]
+    return [*listed, *(Change("replay", "moved", line) for line in found.quality), *made]
 
 
 def _names(memory: Memory) -> dict[str, str]:

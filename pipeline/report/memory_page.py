@@ -11,17 +11,16 @@ from dataclasses import asdict, dataclass
 from markupsafe import Markup
 
 from artifacts.memory.htg import START, Memory
-from artifacts.memory.records import Effect, Strategy
-from artifacts.memory.replay_figures import replay_figures
+from artifacts.memory.records import Strategy
 from artifacts.trajectory import Quarantined
-from pipeline.report import page
-from pipeline.report.kernels import NO_KERNEL, kernel_rows
-from pipeline.report.memory_view import MemoryView, certain, ratio, scale, view
-from pipeline.report.run_page import stamp
+from pipeline.report import charts, page
+from pipeline.report.memory_view import NO_KERNEL, MemoryView, certain, kernel_rows, ratio, scale, view
+from pipeline.report.page import stamp
 
 SECTIONS = (
     ("summary", "Summary"),
     ("graph", "Graph"),
+    ("moves", "Moves"),
     ("strategies", "Strategies"),
     ("kernels", "Kernels"),
     ("replay", "Replay"),
@@ -46,8 +45,8 @@ ARROWS = 70
 def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None) -> str:
     """Render the page of ``memory``; ``quarantined`` is None where the records themselves are not at hand."""
     shown = view(memory)
-    span = scale(item.effect for items in shown.strategies.values() for item in items)
-    wide = scale(direction.effect for direction in shown.directions)
+    strategies = [item.effect for items in shown.strategies.values() for item in items]
+    span = scale([*(direction.effect for direction in shown.directions), *strategies])
     return page.render(
         "memory.html.j2",
         kind="HTAM memory",
@@ -64,11 +63,10 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
                 "middle": SIZE / 2,
             }
         ),
+        moves=[edge for edge in memory.edges if edge.effect.known],
         listed=LISTED,
         margin=SPOKE_MARGIN if len(shown.directions) > CROWDED else 0,
-        bar=lambda effect: bar(effect, span),
-        direction_bar=lambda effect: bar(effect, wide),
-        direction_span=wide,
+        bar=lambda effect: charts.bar(effect.low, effect.mean, effect.high, span),
         span=span,
         ratio=ratio,
         certain=certain,
@@ -78,7 +76,7 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         no_kernel=NO_KERNEL,
         quarantined=quarantined,
         quarantine_rows=reasons(quarantined or ()),
-        replay_rows=replay_figures(memory.manifest.quality),
+        replay_rows=memory.manifest.quality,
         size=SIZE,
         least=least_steps(shown),
         **stamp(),
@@ -189,21 +187,6 @@ def _circular_order(shown: MemoryView) -> list[tuple[str, str]]:
         chain.append(nearest)
         left.remove(nearest)
     return [(name, names[name]) for name in chain]
-
-
-def bar(effect: Effect, span: float, width: float = 150.0) -> dict[str, float | str]:
-    """Pixels of an effect bar: interval, mean and the line of no effect, cut at ``span``."""
-
-    def at(value: float) -> float:
-        return round((max(-span, min(span, value)) + span) / (2 * span) * width, 1)
-
-    return {
-        "low": at(effect.low),
-        "width": round(max(1.5, at(effect.high) - at(effect.low)), 1),
-        "mean": at(effect.mean),
-        "zero": at(0.0),
-        "kind": certain(effect),
-    }
 
 
 def script_data(value: object) -> Markup:

@@ -1,4 +1,4 @@
-"""A memory as its page shows it: numbers per direction, strategy, edge, family and device."""
+"""A memory as its page shows it: numbers by direction, strategy, edge, family and device, and its kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from artifacts.memory.htg import START, Memory
 from artifacts.memory.records import Direction, Effect, Strategy, Transition
@@ -196,12 +197,59 @@ def ratio(log2: float) -> float:
 
 def certain(effect: Effect) -> str:
     """``good`` or ``bad`` where the interval excludes zero, else empty."""
-    if effect.n == 0 or effect.low <= 0.0 <= effect.high:
-        return ""
-    return "good" if effect.mean > 0 else "bad"
+    return {1: "good", -1: "bad", 0: ""}[effect.sign]
 
 
 def scale(effects: Iterable[Effect]) -> float:
     """Half-width in log2 that holds most intervals; bars are cut there."""
-    ends = sorted(max(abs(effect.low), abs(effect.high)) for effect in effects if effect.n)
+    ends = sorted(max(abs(effect.low), abs(effect.high)) for effect in effects if effect.known)
     return max(0.5, math.ceil(ends[int(len(ends) * 0.9)] * 2) / 2) if ends else 1.0
+
+
+NO_KERNEL = "none of its logs has one that was verified and beats its baseline, or an older release built it"
+"""Why a memory holds no kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """A verified kernel.
+
+    Attributes:
+        source: name of the log collection it comes from; ``transition`` is the step that made it.
+        speedup: over the reference, run eagerly; ``found``: over the first candidate of its search.
+        kernel, reference: sources.
+    """
+
+    sha256: str
+    arch: str
+    language: str
+    task: str
+    family: str
+    source: str
+    speedup: float
+    found: float
+    transition: str
+    kernel: str
+    reference: str
+
+
+def kernel_rows(memory: Memory) -> list[KernelRow]:
+    """All kernels, the fastest of each device and language first."""
+    table = memory.table.filter(pc.not_equal(memory.table["kernel"], ""))
+    rows = [
+        KernelRow(
+            sha256=row["child_sha256"],
+            arch=row["state_arch"],
+            language=row["state_language"],
+            task=row["task_id"],
+            family=row["state_family"],
+            source=row["source"],
+            speedup=round(ratio(row["state_log2_speedup"] + row["reward"]), 4),
+            found=round(ratio(row["state_log2_progress"] + row["reward"]), 4),
+            transition=row["transition_id"],
+            kernel=row["kernel"],
+            reference=row["reference"],
+        )
+        for row in table.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row.arch, row.language, -row.speedup, row.transition))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import uuid
 from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from artifacts.errors import UnavailableError
 from pipeline.report import charts
+from pipeline.voice import counted
 
 OUTSIDE = re.compile(
     r"""(?:src|href|action|poster|data)\s*=\s*["']?\s*(?:[a-z]+:)?//|@import|url\(\s*["']?(?!data:|#)""", re.I
@@ -34,7 +37,9 @@ def environment() -> jinja2.Environment:
         "q": charts.quantity,
         "factor": factor,
         "percent": percent,
+        "counted": counted,
         "anchor": anchor,
+        "breakable": breakable,
     }
     return env
 
@@ -65,6 +70,15 @@ def write(path: Path, html: str) -> Path:
     return path
 
 
+def stamp() -> dict[str, str]:
+    """Version of the project and time of writing, for the foot of a page; a checkout that is not installed has none."""
+    try:
+        known = version("htam-kernels")
+    except PackageNotFoundError:
+        known = "from a checkout"
+    return {"version": known, "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
+
 def factor(value: float | None) -> str:
     """A speedup or ratio, ``1.42×``; a dash for None."""
     if value is None:
@@ -75,6 +89,11 @@ def factor(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A share as whole percent."""
     return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def breakable(text: str) -> Markup:
+    """A name that may go on in the next line after a slash or an underscore."""
+    return Markup(re.sub(r"([/_])(?=\w)", r"\1<wbr>", str(escape(text))))  # escaped before the marks go in
 
 
 def anchor(text: str) -> Markup:

@@ -9,7 +9,7 @@ from pathlib import Path
 from artifacts.codec import decode
 from artifacts.errors import ArtifactError, BadInputError
 from artifacts.memory.htg import Memory
-from artifacts.memory.store import MemoryStore, split_reference
+from artifacts.memory.shipped import load_memory
 from artifacts.runlog import RunLog
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
@@ -17,7 +17,7 @@ from pipeline.report.compare_page import compare_page
 from pipeline.report.lesson import lesson_of
 from pipeline.report.memory_page import memory_page
 from pipeline.report.run_page import run_page
-from pipeline.report.run_reading import read_run
+from pipeline.report.run_view import read_run
 
 
 def runs_among(targets: Sequence[str]) -> list[Path]:
@@ -52,7 +52,7 @@ def write_run(path: Path, out: Path | None, store: str = "", learned: str = "") 
     if learned:
         if own is None:
             raise BadInputError(f"{path} used no memory that {store} holds", "leave --learned out")
-        lesson = lesson_of(own, load(store, learned))
+        lesson = lesson_of(own, load_memory(store, learned))
     return page.write(out or path / "report.html", run_page(view, lesson))
 
 
@@ -68,7 +68,7 @@ def write_memory(store: str, reference: str, out: Path | None, work: str = ".hta
     Args:
         work: work folder of the build, where the quarantined records are; elsewhere only their number is known.
     """
-    memory = load(store, reference)
+    memory = load_memory(store, reference)
     target = out or Path(f"{memory.manifest.name}-{memory.manifest.version}.html")
     return page.write(target, memory_page(memory, quarantined(Path(work), memory.reference)))
 
@@ -79,11 +79,6 @@ def quarantined(work: Path, reference: str) -> list[Quarantined] | None:
     if not path.is_file():
         return None
     return [decode(Quarantined, json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def load(store: str, reference: str) -> Memory:
-    """Load ``NAME[@VERSION|@TAG]`` from ``store``."""
-    return MemoryStore(store).load(*split_reference(reference))
 
 
 def memory_of(store: str, run: Path) -> Memory | None:
@@ -98,7 +93,7 @@ def memory_of(store: str, run: Path) -> Memory | None:
     for place in dict.fromkeys([store, str(manifest.get("store") or "")]):
         try:
             if place:
-                return load(place, reference)
+                return load_memory(place, reference)
         except ArtifactError:
             continue
     return None

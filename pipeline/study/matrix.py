@@ -18,7 +18,7 @@ class Entry:
     """One memory on one target against its control.
 
     Attributes:
-        value: share of regret saved (replay), or ratio of speedups (run, simulate).
+        value: share of regret saved (replay), or ratio of speedups (run).
         low, high: 95 % interval over tasks; None where there are too few.
         text: of the drill-down: what was compared, on how many tasks.
         losses: tasks on which the control was better.
@@ -67,15 +67,15 @@ def _replay(result: Mapping[str, Any]) -> Entry:
             text=text,
         )
     text = (
-        f"{found['occasions']} choices, trained on {found['trained_on']:,} transitions; "
-        f"regret {found['regret']:.3f} against {found['state_only']:.3f} of state only; {_counts(found)}"
+        f"{found['decision_points']} choices, trained on {found['trained_on']:,} transitions; "
+        f"regret {found['regret']:.3f} against {found['regret_no_direction']:.3f} without a direction; {_counts(found)}"
     )
     return Entry(
         memory=result["memory"],
         target=result["target"],
         arm="",
         kind="replay",
-        value=found["saving"],
+        value=found["margin"],
         low=found["low"],
         high=found["high"],
         tasks=found["tasks"],
@@ -111,7 +111,7 @@ def _paired(
     other: Sequence[Mapping[str, Any]],
 ) -> Entry:
     found: Pairing | None = pair(_over_seeds(own), _over_seeds(other))
-    text = f"{arm} over {control}, {len(own)} and {len(other)} seeds{_simulated(own)}"
+    text = f"{arm} over {control}, {len(own)} and {len(other)} seeds"
     if found is not None:
         text += f"; {_counts(encode(found))}"
     return Entry(
@@ -127,15 +127,6 @@ def _paired(
         losses=found.losses if found else (),
         runs=tuple(result["run"] for result in (*own, *other) if "run" in result),
     )
-
-
-def _simulated(results: Sequence[Mapping[str, Any]]) -> str:
-    """What has to be known to read a simulated figure; empty for real runs."""
-    if results[0]["kind"] != "simulate":
-        return ""
-    runs = sum(result["runs"] for result in results)
-    directed, followed = (sum(item[name] for item in results) / len(results) for name in ("directed", "followed"))
-    return f"; {runs} simulated runs a task, {directed:.0%} of the steps directed, {followed:.0%} of those followed"
 
 
 def _over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
-from builder.judge.transfer import Part
+from builder.validate.transfer import Part
+from flows.supervised import option_words
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
-from pipeline.settings import read_toml
+from pipeline.project import read_toml
 
-KINDS = ("replay", "simulate", "run")
+KINDS = ("replay", "run")
 
 RESERVED = ("memory", "store", "run", "arm", "seed", "leave-out", "json")
-"""Options of ``htam optimize`` and ``htam simulate`` that the study itself decides."""
+"""Options of ``htam optimize`` that the study itself decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class StudyMemory:
     """A memory under test.
 
     Attributes:
-        part: what is kept of the study's base, see :class:`builder.judge.transfer.Part`.
+        part: what is kept of the study's base, see :class:`builder.validate.transfer.Part`.
         base: ``NAME[@VERSION|@TAG]`` in place of the study's base, for memories that were built apart (only for
             targets of kind ``run``).
     """
@@ -40,10 +41,9 @@ class StudyTarget:
     """What the memories are tried on.
 
     Attributes:
-        kind: ``replay`` (recorded choices of the base memory that ``part`` keeps), ``simulate`` (its tasks, played in
-            the simulator) or ``run`` (``htam optimize``).
+        kind: ``replay`` (recorded choices of the base memory that ``part`` keeps) or ``run`` (``htam optimize``).
         tasks: task paths, for ``run``.
-        options: of ``htam optimize`` or ``htam simulate``, without dashes.
+        options: of ``htam optimize``, without dashes.
     """
 
     name: str
@@ -64,8 +64,7 @@ class StudyTarget:
     @property
     def words(self) -> list[str]:
         """The options as a command line has them; those without a value are flags."""
-        given = sorted(self.options.items())
-        return [word for name, value in given for word in ((f"--{name}", value) if value else (f"--{name}",))]
+        return option_words(self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +73,8 @@ class Study:
 
     Attributes:
         base: ``NAME[@VERSION|@TAG]`` that memories and replay targets are parts of.
-        out: folder for results and page; a study that was interrupted goes on from it.
-        arms: for ``run`` and ``simulate`` targets; the first is what the others are compared with.
+        out: folder for results and page; an interrupted study resumes from it.
+        arms: for ``run`` targets; the first is what the others are compared with.
         leave_out: ``task`` or ``family``: what memories must forget of their targets.
         level: ``direction`` or ``strategy``, for replay.
     """
@@ -151,9 +150,8 @@ def read_study(path: Path) -> Study:
 def cells(study: Study, bases: Mapping[str, str]) -> Iterator[Cell]:
     """All cells, replay first; ``bases`` are the resolved ``name@version`` by the memory's name.
 
-    Arms without memory are played once for all memories; in the simulator they too need the base, for its outcomes.
+    Arms without memory run once for all memories.
     """
-    world = next(iter(bases.values()), "")
     for target in sorted(study.target, key=lambda item: item.kind):
         for arm, seed in _plays(study, target):
             for memory in (None,) if arm in WITHOUT_MEMORY else study.memory:
@@ -162,7 +160,7 @@ def cells(study: Study, bases: Mapping[str, str]) -> Iterator[Cell]:
                     target=target,
                     arm=arm,
                     seed=seed,
-                    base=bases[memory.name] if memory else world if target.kind == "simulate" else "",
+                    base=bases[memory.name] if memory else "",
                     store=study.store,
                     leave_out=study.leave_out,
                     level=study.level,

@@ -1,10 +1,10 @@
-"""A study from its file to its page."""
+"""A study from its file to its page, and what its runs wait for as files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,12 +12,18 @@ from urllib.parse import quote
 from artifacts.codec import encode
 from artifacts.memory.htg import Memory
 from artifacts.runlog import RunLog
+from optimizer.evaluation.job import EvaluationJob
+from optimizer.llm.files import write_requests
+from optimizer.llm.protocol import LlmRequest
+from optimizer.run.exchange import Received, log_received, read_received, standing, write_jobs
+from optimizer.run.manifest import LlmSpec
+from optimizer.run.opening import OpenRun
 from pipeline.report import page
-from pipeline.report.run_page import stamp
+from pipeline.report.page import stamp
 from pipeline.report.writing import write_run
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Cell, Study, cells, read_study
-from pipeline.study.working import WaitingError, done, load_base, work
+from pipeline.study.working import WaitingError, done, load_base, run_folder, work
 
 SECTIONS = (
     ("matrix", "Matrix"),
@@ -57,8 +63,7 @@ def run_study(path: Path, *, workers: int) -> StudyResult:
         BadInputError: the file is wrong.
         ArtifactError: its base memory is not there.
     """
-    from flows.engine import EngineSettings
-    from flows.mapped import mapped
+    from flows.engine import EngineSettings, mapped
 
     study = read_study(path)
     out = Path(study.out)
@@ -69,8 +74,7 @@ def run_study(path: Path, *, workers: int) -> StudyResult:
 
     def one(key: str) -> dict[str, Any]:
         cell = wanted[key]
-        played_with = cell.memory or (study.memory[0] if cell.target.kind == "simulate" else None)
-        return work(cell, out, memories[played_with.name] if played_with else None)
+        return work(cell, out, memories[cell.memory.name] if cell.memory else None)
 
     results: dict[str, Any] = known | mapped("transfer-study", one, todo, EngineSettings(workers=workers))
     good = [results[key] for key in wanted if not isinstance(results[key], Exception)]
@@ -90,7 +94,11 @@ def bases(study: Study) -> dict[str, Memory]:
 
 
 def study_page(
-    study: Study, base: str, found: list[Entry], failed: tuple[tuple[str, str], ...], wanted: Mapping[str, Cell]
+    study: Study,
+    base: str,
+    found: list[Entry],
+    failed: tuple[tuple[str, str], ...],
+    wanted: Mapping[str, Cell],
 ) -> str:
     """Render the matrix page."""
     by_place = {(entry.memory, entry.target, entry.arm): entry for entry in found}
@@ -124,3 +132,65 @@ def _run_pages(out: Path, runs: Iterable[str]) -> dict[str, str]:
 
 def _columns(study: Study, kind: str) -> list[str]:
     return [""] if kind == "replay" else list(study.arms[1:])
+
+
+REQUESTS = "requests.jsonl"
+JOBS = "jobs.jsonl"
+SEPARATOR = "::"
+"""Between the key of a cell and the id of a job, which is unique in its run only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Requests or answers, and jobs or measurements; ``problems`` are lines that could not be used."""
+
+    requests: int
+    jobs: int
+    problems: tuple[str, ...] = ()
+
+
+def ask(study: Path, folder: Path) -> Counts:
+    """Write everything that the study's runs wait for to ``folder``; requests that several runs share are one line."""
+    requests: dict[str, LlmRequest] = {}
+    jobs: list[EvaluationJob] = []
+    for key, path in runs(study).items():
+        run = OpenRun.at(path)
+        try:
+            found = standing(run)
+            if LlmSpec.parse(run.manifest.llm).kind == "files":
+                requests |= {request.key: request for request in found.open_requests.values()}
+            if run.manifest.evaluator == "files":
+                jobs += [replace(job, job_id=f"{key}{SEPARATOR}{job.job_id}") for job in found.open_jobs.values()]
+        finally:
+            run.log.close()
+    return Counts(requests=write_requests(folder / REQUESTS, requests.values()), jobs=write_jobs(folder / JOBS, jobs))
+
+
+def tell(study: Path, files: Sequence[Path]) -> Counts:
+    """Give each run what ``files`` hold for it; what is known already is not taken twice."""
+    told = read_received(files)
+    answers = measurements = 0
+    for key, path in runs(study).items():
+        run = OpenRun.at(path)
+        try:
+            taken = log_received(run, _own(told, key))
+        finally:
+            run.log.close()
+        answers, measurements = answers + taken.answers, measurements + taken.measurements
+    return Counts(requests=answers, jobs=measurements, problems=told.problems)
+
+
+def runs(study: Path) -> dict[str, Path]:
+    """Runs of a study that have begun, by the key of their cell."""
+    read = read_study(study)
+    wanted: Sequence[Cell] = list(cells(read, {name: item.reference for name, item in bases(read).items()}))
+    found = {cell.key: run_folder(cell, Path(read.out)) for cell in wanted if cell.target.kind == "run"}
+    return {key: path for key, path in found.items() if RunLog.is_run(path)}
+
+
+def _own(told: Received, key: str) -> Received:
+    """What was told, with the measurements of one run only and under the ids that it knows."""
+    own: Mapping[str, str] = {
+        name: name.removeprefix(key + SEPARATOR) for name in told.measurements if name.startswith(key + SEPARATOR)
+    }
+    return replace(told, measurements={short: told.measurements[name] for name, short in own.items()})

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from artifacts.codec import encode
 from artifacts.errors import HtamError
+from artifacts.measurement import FASTEST, DoubtKind
 from artifacts.memory.htg import Memory
-from artifacts.memory.store import MemoryStore, split_reference
-from builder.judge.transfer import restricted, transfer
-from flows.command import htam
+from artifacts.memory.shipped import load_memory
+from artifacts.memory.store import MemoryStore
+from builder.validate.transfer import restricted, transfer
+from flows.supervised import htam
 from optimizer.tasks import load_tasks
-from pipeline.study.leaving import without
-from pipeline.study.simulated import simulated
 from pipeline.study.spec import Cell, StudyMemory
+from pipeline.voice import counted
+
+
+def without(memory: Memory, task_ids: Sequence[str], families: Collection[str]) -> Memory:
+    """``memory`` without the operators of ``task_ids``, under whatever id, and without ``families``."""
+    memory = memory.filter(exclude_tasks=memory.same_operators(task_ids), exclude_families=sorted(families))
+    left = {*memory.same_operators(task_ids), *(set(memory.table["family"].unique().to_pylist()) & set(families))}
+    if left:
+        raise AssertionError(f"leakage: {memory.reference} still knows {min(left)}")
+    return memory
+
 
 RESULTS = "cells"
 MEMORIES = "memories"
@@ -62,8 +73,6 @@ def work(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
 
 def _recorded(cell: Cell, base: Memory | None) -> dict[str, Any]:
     assert base is not None
-    if cell.target.kind == "simulate":
-        return simulated(cell, base)
     assert cell.memory is not None
     found = transfer(base, cell.memory.part, cell.target.part, leave_out=cell.leave_out, level=cell.level)
     return {"transfer": None if found is None else encode(found)}
@@ -85,10 +94,18 @@ def _run(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
         words += ["--memory", reference, "--store", str(out / MEMORIES)]
     standing = json.loads(htam([*words, *cell.target.words], run.with_suffix(".log")))
     if not standing["complete"]:
-        open_ones = f"{standing['open_requests']} requests and {standing['open_jobs']} jobs are open"
+        open_ones = f"open: {counted(standing['open_requests'], 'request')} and {counted(standing['open_jobs'], 'job')}"
         raise WaitingError(f"{run}: {open_ones}", "htam transfer STUDY.toml --ask DIR")
-    speedups = {item["task_id"]: item["speedups"].get("eager") for item in standing["finished"]}
-    return {"run": str(run), "speedups": speedups}
+    return {"run": str(run), "speedups": believed(standing["finished"])}
+
+
+def believed(finished: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Task id → speedup over the fastest baseline, without tasks whose times were not steady; None without a winner."""
+    return {
+        item["task_id"]: item["speedups"].get(FASTEST)
+        for item in finished
+        if DoubtKind.UNSTEADY not in [doubt["kind"] for doubt in item["doubts"]]
+    }
 
 
 def publish_part(
@@ -100,7 +117,7 @@ def publish_part(
     task.
     """
     memory = without(restricted(base, part.part), task_ids, families if leave_out == "family" else set())
-    memory = replace(memory, manifest=replace(memory.manifest, name=_file_name(part.name), quality={}))
+    memory = replace(memory, manifest=replace(memory.manifest, name=_file_name(part.name), quality=()))
     return MemoryStore(str(out / MEMORIES)).publish(memory).reference
 
 
@@ -111,4 +128,4 @@ def _file_name(name: str) -> str:
 
 def load_base(store: str, reference: str) -> Memory:
     """The memory that a study divides."""
-    return MemoryStore(store).load(*split_reference(reference))
+    return load_memory(store, reference)

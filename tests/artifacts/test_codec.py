@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
-from artifacts.measurement import GuardFinding, Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import GuardFinding, Measurement, Outcome, Timing
 
 positive = st.floats(min_value=1e-3, max_value=1e9)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artifacts.task import kernelbench_task
 from artifacts.task_bytes import reference_bytes, task_bytes
-from artifacts.task_identity import kernelbench_task
 
 
 def reference(body: str, head: str = "") -> str:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.outcome import Outcome
+from artifacts.measurement import Outcome
 from artifacts.trajectory import Provenance, Step, time_ratio
 
 ORIGIN = Provenance(format="test", importer_version=1, file="log", file_sha256="0" * 64)

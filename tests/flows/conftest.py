@@ -9,12 +9,11 @@ import pytest
 import flows.environment
 from artifacts.candidate import Language
 from artifacts.codec import encode
-from artifacts.measurement import Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome, Timing
 from artifacts.run_events import LoggedStep, TaskStarted
 from artifacts.runlog import RunLog
-from artifacts.state import State
 from artifacts.task import TaskRef
+from artifacts.trajectory import State
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,7 +125,7 @@ def logged(
         plan=plan,
         state=State(family=task.family, arch="sm_90", language=Language.CUDA),
         measurement=Measurement(
-            outcome=Outcome.CORRECT, stage="timing", device="h200", timing=timing, baselines={"eager": eager}
+            outcome=Outcome.CORRECT, stage="timing", device="h200", timing=timing, baselines={"eager_fp32": eager}
         ),
     )
 

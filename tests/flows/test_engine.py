@@ -4,7 +4,6 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,32 +30,16 @@ def test_the_home_of_prefect_is_the_users_where_he_names_one(tmp_path: Path, mon
 def test_an_unknown_runner_is_refused_with_the_known_ones() -> None:
     from flows.engine import EngineSettings
 
-    with pytest.raises(ValueError, match="threads, processes, dask, ray"):
+    with pytest.raises(ValueError, match="threads, processes, dask"):
         EngineSettings(runner="slurm")
 
 
 def test_a_runner_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.engine import EngineSettings, task_runner
 
-    monkeypatch.setitem(sys.modules, "prefect_ray", None)
-    with pytest.raises(UnavailableError, match="pip install prefect_ray"):
-        task_runner(EngineSettings(runner="ray"))
-
-
-def test_a_local_ray_cluster_stays_on_loopback_without_pages_or_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.engine import EngineSettings, task_runner
-
-    class RayTaskRunner:
-        def __init__(self, **given: object) -> None:
-            self.given = given
-
-    monkeypatch.setitem(sys.modules, "prefect_ray", SimpleNamespace(RayTaskRunner=RayTaskRunner))
-    local = task_runner(EngineSettings(runner="ray", workers=2)).given
-    assert local["address"] is None
-    assert local["init_kwargs"] == {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
-    there = task_runner(EngineSettings(runner="ray", address="ray://head:10001")).given
-    assert there == {"address": "ray://head:10001", "init_kwargs": None}
+    monkeypatch.setitem(sys.modules, "prefect_dask.task_runners", None)
+    with pytest.raises(UnavailableError, match="pip install"):
+        task_runner(EngineSettings(runner="dask"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +86,7 @@ def test_a_task_is_tried_again_after_a_lost_connection_and_not_after_a_users_mis
 
 
 def test_a_map_shows_its_progress_and_keeps_what_failed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import pages
+    from flows import engine
 
     class Done:
         def __init__(self, value: object) -> None:
@@ -115,20 +98,20 @@ def test_a_map_shows_its_progress_and_keeps_what_failed_in_its_place(monkeypatch
             return self.value
 
     shown: list[float] = []
-    monkeypatch.setattr(pages, "create_progress_artifact", lambda **_: "bar")
-    monkeypatch.setattr(pages, "update_progress_artifact", lambda _, progress: shown.append(progress))
+    monkeypatch.setattr(engine, "create_progress_artifact", lambda **_: "bar")
+    monkeypatch.setattr(engine, "update_progress_artifact", lambda _, progress: shown.append(progress))
     lost = ConnectionError("gone")
     futures: Any = [Done(1), Done(lost), Done(3), Done(4)]
-    assert pages.followed(futures, "tasks", raising=False) == [1, lost, 3, 4]
+    assert engine.followed(futures, "tasks", raising=False) == [1, lost, 3, 4]
     assert shown == [25.0, 50.0, 75.0, 100.0]
     with pytest.raises(ConnectionError):
-        pages.followed(futures, "tasks")
+        engine.followed(futures, "tasks")
     shown.clear()
     many: Any = [Done(number) for number in range(1000)]
-    assert pages.followed(many, "tasks") == list(range(1000))
+    assert engine.followed(many, "tasks") == list(range(1000))
     assert shown[-1] == 100.0
-    assert len(shown) <= 2 * pages.UPDATES
-    assert pages.followed([], "tasks") == []
+    assert len(shown) <= 2 * engine.UPDATES
+    assert engine.followed([], "tasks") == []
 
 
 def test_a_cluster_starts_beside_another_service_on_the_port_of_dask() -> None:

@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 HELD = """
 import sys, time
 from pathlib import Path
-import builder.drafting
+import builder.describe.logs
 from pipeline.cli import main
 
-read = builder.drafting.read
+read = builder.describe.logs.read
 
 def held(*given):
     print("reading", file=sys.stderr, flush=True)
@@ -23,7 +23,7 @@ def held(*given):
         time.sleep(0.05)
     return read(*given)
 
-builder.drafting.read = held
+builder.describe.logs.read = held
 main(sys.argv[2:])
 """
 
@@ -37,7 +37,7 @@ def until(condition: Callable[[], bool], seconds: float = 300) -> None:
 
 def test_ctrl_c_ends_a_build_in_order_with_one_line(runs: Path, tmp_path: Path) -> None:
     release, said = tmp_path / "release", tmp_path / "said"
-    words = ["memory", "build", "--logs", str(runs), "--name", "team", "--model", "hashing"]
+    words = ["memory", "build", "--logs", str(runs), "--name", "team", "--model", "hashing", "--runner", "threads"]
     places = ["--store", str(tmp_path / "store"), "--work", str(tmp_path / "work")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
     with said.open("wb") as stderr:

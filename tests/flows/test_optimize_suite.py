@@ -1,23 +1,23 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from artifacts.errors import HtamError
 from artifacts.runlog import RunLog
-from flows.command import htam
-from flows.devices import Devices
+from flows.supervised import htam
 
 ROOT = Path(__file__).parents[2]
-TASKS = [str(ROOT / "examples/tasks/cpu" / name) for name in ("row_softmax.py", "rms_norm.py")]
-CASSETTE = ROOT / "examples/cassettes/demo.jsonl"
+TASKS = [str(ROOT / "examples/tasks/cpu" / name) for name in ("swiglu.py", "max_pool_2d.py")]
 FILES = {"llm": "files", "evaluator": "files", "arm": "feedback", "backend": "cpu", "steps": "2", "seed": "1"}
 
 
@@ -35,8 +35,7 @@ def test_every_task_of_a_suite_gets_a_run_of_its_own(tmp_path: Path) -> None:
 
 def test_a_task_that_cannot_be_run_stops_no_other_and_fails_the_flow(tmp_path: Path) -> None:
     from flows import engine
-    from flows.optimize_suite import optimize_suite
-    from flows.suite import suite_entries
+    from flows.optimize_suite import optimize_suite, suite_entries
 
     spoilt = Path(suite_entries(TASKS, str(tmp_path))[0].run)
     spoilt.mkdir(parents=True)
@@ -75,23 +74,36 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 def test_a_command_ends_with_the_process_that_waits_for_it(
     tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
-    pool = tmp_path / "pool"
-    words = [*("optimize", TASKS[0], "--arm", "feedback", "--llm", f"replay:{CASSETTE}", "--steps", "1", "--seed", "0")]
-    words += ["--evaluator", f"pool:{pool}", "--run", str(tmp_path / "run")]  # nobody serves this pool
+    words = ["optimize", TASKS[0], "--arm", "feedback", "--llm", "openai:silent", "--run", str(tmp_path / "run")]
     script = (
-        f"from pathlib import Path; from flows.command import htam; htam({words!r}, Path({str(tmp_path / 'log')!r}))"
+        f"from pathlib import Path; from flows.supervised import htam; htam({words!r}, Path({str(tmp_path / 'log')!r}))"
     )
-    with subprocess.Popen([sys.executable, "-P", "-c", script]) as parent:
-        try:
-            until(lambda: parent.poll() is not None or any(pool.glob("jobs/cpu.*")))
-            until(lambda: parent.poll() is not None or len(processes_that_mention(str(pool))) == 2)
-            assert parent.poll() is None
-        finally:
-            parent.kill()
-    until(lambda: not processes_that_mention(str(pool)))
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an endpoint that never answers
+        endpoint = {"OPENAI_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "OPENAI_API_KEY": "none"}
+        silent.settimeout(0.1)
+        with (
+            ExitStack() as asked,
+            subprocess.Popen([sys.executable, "-P", "-c", script], env=os.environ | endpoint) as parent,
+        ):
+            try:
+                until(lambda: parent.poll() is not None or asks(silent, asked))
+                assert len(processes_that_mention(str(tmp_path))) == 2
+            finally:
+                parent.kill()
+        until(lambda: not processes_that_mention(str(tmp_path)))
+
+
+def asks(endpoint: socket.socket, open_until: ExitStack) -> bool:
+    """Whether somebody connects just now."""
+    with suppress(TimeoutError):
+        open_until.enter_context(endpoint.accept()[0])
+        return True
+    return False
 
 
 def test_a_device_is_lent_to_one_task_at_a_time() -> None:
+    from flows.optimize_suite import Devices
+
     devices = Devices([0, 1])
     inside: list[str] = []
     together: list[list[str]] = []
@@ -112,14 +124,15 @@ def test_a_device_is_lent_to_one_task_at_a_time() -> None:
 
 
 def test_the_cpu_backend_waits_for_no_device() -> None:
+    from flows.optimize_suite import Devices
+
     devices = Devices([])
     with devices.lent() as one, devices.lent() as two:
         assert (one, two) == ({}, {})
 
 
 def test_a_mapped_failure_is_the_result_of_its_key_alone() -> None:
-    from flows.engine import EngineSettings
-    from flows.mapped import mapped
+    from flows.engine import EngineSettings, mapped
 
     def work(key: str) -> int:
         if key == "b":

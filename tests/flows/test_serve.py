@@ -1,13 +1,20 @@
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from artifacts.memory.store import MemoryStore
-from flows.leash import leashed
+from flows.supervised import supervised
 
 SETTINGS = """
 [service]
@@ -19,15 +26,42 @@ name = "team"
 logs = ["{runs}"]
 store = "{base}/store"
 model = "hashing"
-every_s = 5
+every_s = 20
+
+[[notify]]
+on = ["unchanged"]
+url = "{chat}"
 """
 
 
-def test_a_served_rebuild_fires_on_schedule_and_its_service_ends_though_the_server_hangs(
+@contextmanager
+def chat_service() -> Iterator[tuple[str, list[Any]]]:
+    """Its address, and what it hears."""
+    heard: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/", heard
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_though_the_server_hangs(
     runs: Path, tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
     settings = tmp_path / "team.toml"
-    settings.write_text(SETTINGS.format(base=tmp_path, runs=runs))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     command = [sys.executable, "-P", "-m", "pipeline", "serve", str(settings)]
 
@@ -37,20 +71,30 @@ def test_a_served_rebuild_fires_on_schedule_and_its_service_ends_though_the_serv
     def story() -> str:
         return (tmp_path / "serve.log").read_text()[-3000:]
 
-    with (
-        (tmp_path / "serve.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as served,
-    ):
-        try:
-            store = MemoryStore(str(tmp_path / "store"))
-            until(lambda: store.tagged("team", "latest") is not None or served.poll() is not None, story)
-            assert store.tagged("team", "latest"), story()
-            until(lambda: len(servers()) == 1, story)
-            os.kill(servers()[0], signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
-            served.send_signal(signal.SIGINT)
-            until(lambda: served.poll() is not None, story)
-        finally:
-            served.kill()
+    with chat_service() as (chat, heard), (tmp_path / "serve.log").open("wb") as log:
+        settings.write_text(SETTINGS.format(base=tmp_path, runs=runs, chat=chat))
+        with subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as served:
+            try:
+                store = MemoryStore(str(tmp_path / "store"))
+                until(lambda: store.tagged("team", "latest") is not None or served.poll() is not None, story)
+                assert store.tagged("team", "latest"), story()
+                # Prefect's server tells of scheduled runs fifteen minutes late: it waits for an event that never comes.
+                page = re.search(r"on-demand runs: (\S+);", (tmp_path / "serve.log").read_text())
+                assert page, story()
+                name = f"{page[1]}/api/deployments/name/rebuild-on-new-logs/team"
+                known = httpx.get(name).raise_for_status().json()["id"]
+                run = {"state": {"type": "SCHEDULED"}, "idempotency_key": "asked for"}
+                asked = f"{page[1]}/api/deployments/{known}/create_flow_run"
+                # A server whose SQLite file is busy answers 503, which means: ask again.
+                until(lambda: httpx.post(asked, json=run, timeout=60).is_success, story)
+                until(lambda: heard or served.poll() is not None, story)
+                assert [(news["job"], news["state"]) for news in heard] == [("team", "Unchanged")], story()
+                until(lambda: len(servers()) == 1, story)
+                os.kill(servers()[0], signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
+                served.send_signal(signal.SIGINT)
+                until(lambda: served.poll() is not None, story)
+            finally:
+                served.kill()
     until(lambda: not processes_that_mention(str(tmp_path)), story)
 
 
@@ -67,7 +111,7 @@ def test_what_does_not_listen_is_killed_with_all_it_started(
     paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     options: dict[str, Any] = {"env": environment, "stdout": subprocess.PIPE, "text": True}
-    with leashed("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
+    with supervised("stubborn", [str(tmp_path)], stop_s=0.2, **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         until(lambda: len(processes_that_mention(str(tmp_path))) == 2)
@@ -81,8 +125,8 @@ def test_the_embedded_server_ends_with_a_command_that_is_killed(
     script = (
         "import time\n"
         "from prefect.client.orchestration import get_client\n"
-        "from flows.embedded import leashed_server\n"
-        "leashed_server()\n"
+        "from flows.server import embedded_server\n"
+        "embedded_server()\n"
         "with get_client(sync_client=True) as client:\n"
         "    client.hello()\n"
         "    time.sleep(6000)\n"

@@ -7,18 +7,15 @@ import random
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck
-from artifacts.memory.effects import refreshed
-from artifacts.memory.htg import Memory
+from artifacts.measurement import Bottleneck, Outcome
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Condition, Direction, Effect, Strategy, Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
-from artifacts.state import State
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance
+from artifacts.trajectory import Provenance, State
 
-NOTHING = Effect(mean=0.0, low=-1.0, high=1.0, n=0, effective_n=0.0, failures=0)
+NOTHING = Effect(mean=0.0, low=-1.0, high=1.0, n=0, tasks=0, failures=0)
 HELPS = {"softmax": "fusion", "reduction": "access", "matmul": "tiling"}
 DIRECTIONS = ("access", "fusion", "tiling")
 

@@ -6,7 +6,7 @@ import pytest
 
 from artifacts.memory.attention import StrategyScore
 from artifacts.memory.htg import Memory
-from artifacts.state import State
+from artifacts.trajectory import State
 from optimizer.applicability import barred, inapplicable
 from optimizer.arms import ArmContext, make_arm
 from optimizer.selection import SelectionSettings, usable_strategies
@@ -50,7 +50,7 @@ def test_tensor_cores_are_open_to_wide_tasks_because_split_operands_keep_their_p
 
 
 def test_what_hands_the_work_back_is_never_offered(memory: Memory, softmax_state: State) -> None:
-    renamed = replace(memory.strategies[0], strategy_id="launch_overhead.library_call")
+    renamed = replace(memory.strategies[0], strategy_id="library.library_call")
     score = StrategyScore(strategy=renamed, mean=9.0, spread=0.1, effective_n=9.0, holds=True)
     assert usable_strategies((score,), SelectionSettings(), softmax_state) == ()
     assert usable_strategies((replace(score, strategy=memory.strategies[0]),), SelectionSettings(), softmax_state)

@@ -1,10 +1,11 @@
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from artifacts.measurement import Bottleneck, EvidenceLevel, GuardFinding, Measurement, Profile, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Bottleneck, EvidenceLevel, GuardFinding, Measurement, Outcome, Profile, Timing
 from artifacts.task import TaskRef
 from pipeline.report.run_view import Cost, RunView, StepView, TaskView
 
@@ -19,7 +20,7 @@ def correct(median: float, eager: float = 800.0) -> Measurement:
         stage="timing",
         device="cpu",
         timing=timing(median),
-        baselines={"eager": timing(eager), "compile": timing(eager * 0.7)},
+        baselines={"eager_fp32": timing(eager), "compile": timing(eager * 0.7)},
         profile=Profile(
             bottleneck=Bottleneck.MEMORY,
             evidence=EvidenceLevel.COUNTED,
@@ -39,9 +40,7 @@ def failed(outcome: Outcome, error: str) -> Measurement:
     return Measurement(outcome=outcome, stage="build", device="cpu", error=error, findings=(finding,), build_s=3.0)
 
 
-def step(
-    number: int, name: str, parent: str, measurement: Measurement, direction: str = "", best: bool = False
-) -> StepView:
+def step(number: int, name: str, parent: str, measurement: Measurement, direction: str = "") -> StepView:
     return StepView(
         step=number,
         sha256=name * 16,
@@ -53,7 +52,7 @@ def step(
         probability=0.42 if direction else None,
         gate="",
         measurement=measurement,
-        best=best,
+        best=name == "aa06",
     )
 
 
@@ -64,7 +63,7 @@ def task(name: str, family: str, level: int) -> TaskView:
         step(1, "aa03", "aa01", correct(620.0), "memory access"),
         step(1, "aa04", "aa01", failed(Outcome.WRONG_RESULT, "max error 0.3 at [0, 5]"), "data reuse"),
         step(2, "aa05", "aa03", correct(700.0), "parallel mapping"),
-        step(2, "aa06", "aa03", correct(310.0), "fusion", best=True),
+        step(2, "aa06", "aa03", correct(310.0), "fusion"),
         step(3, "aa07", "aa06", failed(Outcome.REJECTED, "returns the cached result"), "parameter tuning"),
         step(3, "aa08", "aa06", correct(330.0), "memory access"),
     )
@@ -97,3 +96,33 @@ def run_view() -> RunView:
 @pytest.fixture
 def measured() -> Callable[[float], Measurement]:
     return correct
+
+
+class Tree(HTMLParser):
+    """A page as elements that can be asked with paths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.builder = ET.TreeBuilder()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.builder.start(tag, {name: value or "" for name, value in attrs})
+        if tag in ("meta", "br", "wbr", "input"):
+            self.builder.end(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.builder.end(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.builder.data(data)
+
+
+@pytest.fixture
+def tree() -> Callable[[str], ET.Element]:
+    def parsed(text: str) -> ET.Element:
+        reader = Tree()
+        reader.feed(text[text.index("<html") :].rstrip())
+        reader.close()
+        return reader.builder.close()
+
+    return parsed

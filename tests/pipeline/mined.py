@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 
 from artifacts.candidate import Language
-from artifacts.memory.effects import refreshed
-from artifacts.memory.htg import Memory
+from artifacts.measurement import Outcome
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Strategy, Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
-from artifacts.state import State
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance
+from artifacts.trajectory import Provenance, State
 
-UNKNOWN = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures=0)
+UNKNOWN = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 NAMES = {
     "fusion": "Fusion",
     "memory_access": "Memory access",

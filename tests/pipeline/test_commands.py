@@ -14,6 +14,8 @@ from pipeline.cli import main
 from pipeline.report.page import write
 from pipeline.report.writing import memory_of
 
+SHAKEN = Path(__file__).parents[1] / "optimizer" / "run" / "arm_runs" / "world-model"
+"""A run of a machine that was busy: all of its timings waited."""
 TASK = str(Path(__file__).parents[2] / "examples/tasks/cpu/row_softmax.py")
 
 
@@ -47,7 +49,7 @@ def htam(*words: str) -> int:
         (("memory", "show", "mined"), "Fusion (fusion)"),
         (("memory", "show", "mined@first", "fusion"), "fusion.0"),
         (("memory", "show", "mined", "fusion.0"), "transitions:"),
-        (("memory", "kernels", "mined"), "× eager"),
+        (("memory", "kernels", "mined"), "× its reference"),
         (("memory", "kernels", "mined", f"{1041:064x}"), "// kernel 41"),
         (("memory", "verify", "mined"), "is whole"),
         (("memory", "diff", "mined@first", "mined"), "60 transitions added, 0 removed"),
@@ -223,3 +225,16 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(UnavailableError):
         write(tmp_path / "page.html", "<p>")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_ratio_that_is_not_to_be_believed_says_so_wherever_a_terminal_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert htam("explain", str(SHAKEN), "0.0") == 0
+    assert "doubt: eager_fp32 took 1,274 to 62,775 us" in capsys.readouterr().out
+    shutil.copytree(SHAKEN, tmp_path / "run")
+    (tmp_path / "nothing.jsonl").touch()
+    assert htam("tell", str(tmp_path / "run"), str(tmp_path / "nothing.jsonl")) == 0
+    assert "(eager_fp32 took 1,274 to 62,775 us" in capsys.readouterr().out
+    (winner,) = (tmp_path / "run" / "best").iterdir()
+    assert "# doubt: eager_fp32 took 1,274 to 62,775 us" in winner.read_text()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.report.figures import bootstrap, fast_p, pair, summarise
+from pipeline.report.figures import fast_p, pair, summarise
 
 speedups = st.lists(st.one_of(st.none(), st.floats(min_value=0.01, max_value=100.0)), max_size=12)
 
@@ -29,17 +29,6 @@ def test_fast_p_counts_failures_in_the_denominator_and_is_strict() -> None:
 def test_fast_p_never_rises_with_p(values: list[float | None]) -> None:
     shares = [fast_p(values, p) for p in (0.0, 0.5, 1.0, 2.0, 8.0)]
     assert shares == sorted(shares, reverse=True)
-
-
-def test_fewer_than_three_tasks_have_no_interval() -> None:
-    assert bootstrap([1.0, 2.0]) is None
-
-
-@given(st.lists(st.floats(min_value=-3, max_value=3), min_size=3, max_size=20))
-def test_the_interval_holds_the_mean_of_its_values_or_all_are_equal(values: list[float]) -> None:
-    interval = bootstrap(values, draws=500)
-    assert interval
-    assert min(values) - 1e-9 <= interval[0] <= interval[1] <= max(values) + 1e-9
 
 
 def test_pairs_are_formed_over_shared_tasks_only() -> None:

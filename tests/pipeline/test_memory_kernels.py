@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from artifacts.memory.tables import transition_rows
-from pipeline.memory_kernels import kernels
-from pipeline.report.kernels import kernel_rows
+from pipeline.memory_text import kernels
+from pipeline.report.memory_view import kernel_rows
 
 
 def test_a_printed_kernel_holds_nothing_that_a_terminal_would_obey_or_a_reader_not_see() -> None:

@@ -146,7 +146,7 @@ def test_a_run_without_a_key_is_not_begun(
 def test_a_run_without_a_device_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("optimizer.evaluation.hosts.nvidia_devices", tuple)
+    monkeypatch.setattr("optimizer.evaluation.worker.devices.nvidia_devices", tuple)
     words = ("--backend", "cuda", "--device", "h200", "--run", str(tmp_path / "run"))
     assert htam(*OPTIMIZE, *words) == 1
     assert "no CUDA device on this host" in one_line(capsys)

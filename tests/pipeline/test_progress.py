@@ -1,16 +1,36 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from artifacts.codec import encode
+from artifacts.measurement import Measurement, Outcome, Timing, unsteady_times
 from artifacts.runlog import Event
 from optimizer.llm.openai_client import Retry
 from optimizer.llm.protocol import LlmRequest, Message
 from pipeline.progress import Progress, outcome
 
-TIMED = {"timing": {"median_us": 50.0}, "baselines": {"eager": {"median_us": 100.0}}, "outcome": "correct", "error": ""}
-FAILED = {"timing": None, "baselines": {}, "outcome": "compile_error", "error": "no operator\nsecond line"}
+
+def measured(eager: Timing) -> dict[str, Any]:
+    own = Timing(median_us=50.0, low_us=50.0, high_us=50.0)
+    correct = Measurement(
+        outcome=Outcome.CORRECT,
+        stage="timing",
+        device="cpu",
+        timing=own,
+        baselines={"eager_fp32": eager},
+        doubts=unsteady_times({"eager_fp32": eager}),
+    )
+    return dict(encode(correct))
+
+
+TIMED = measured(Timing(median_us=100.0, low_us=100.0, high_us=100.0))
+SHAKEN = measured(Timing(median_us=100.0, low_us=100.0, high_us=100.0, samples_us=(1.0, 100.0, 120.0)))
+FAILED = encode(
+    Measurement(outcome=Outcome.COMPILE_ERROR, stage="build", device="cpu", error="no operator\nsecond line")
+)
 
 
 def step(measurement: dict[str, Any] | None, error: str = "") -> Event:
@@ -21,11 +41,8 @@ def step(measurement: dict[str, Any] | None, error: str = "") -> Event:
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        (step(TIMED), "correct, 50 µs, 2.00x eager"),
-        (
-            step(TIMED | {"baselines": {"eager": {"median_us": 100.0, "samples_us": [1.0, 100.0, 120.0]}}}),
-            "correct, 50 µs, 2.00x eager (not steady: a busy host?)",
-        ),
+        (step(TIMED), "correct, 50 µs, 2.00x eager_fp32"),
+        (step(SHAKEN), "correct, 50 µs, 2.00x eager_fp32 (unsteady: believe it less)"),
         (step(FAILED), "compile_error: no operator"),
         (step(None, "the answer is empty"), "no candidate: the answer is empty"),
     ],
@@ -39,10 +56,10 @@ def test_without_a_terminal_each_step_is_a_line_on_stderr(capsys: pytest.Capture
         progress(step(TIMED))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "suite/-/a/0.0  first     correct, 50 µs, 2.00x eager\n"
+    assert captured.err == "suite/-/a/0.0  first     correct, 50 µs, 2.00x eager_fp32\n"
 
 
-def test_what_an_earlier_sitting_did_counts_and_is_not_said_again(
+def test_what_an_earlier_session_did_counts_and_is_not_said_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidate = Event(seq=1, time=0.0, kind="candidate", key="suite/-/b/0.0", payload={})
@@ -59,7 +76,7 @@ def test_what_an_earlier_sitting_did_counts_and_is_not_said_again(
 def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(("suite/-/a",), 2) as progress:
         progress(Event(seq=0, time=0.0, kind="measurement", key="suite/-/a/1.0/confirm", payload=TIMED))
-    assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 µs, 2.00x eager\n"
+    assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 µs, 2.00x eager_fp32\n"
 
 
 def retry() -> Retry:
@@ -92,3 +109,33 @@ def test_on_a_terminal_a_table_shows_every_task(
     shown = capsys.readouterr().err
     assert "suite/-/b" in shown
     assert "2.00x" in shown
+
+
+def test_a_candidate_that_only_looked_faster_shows_its_paired_result() -> None:
+    samples = [100.0, 102.0, 98.0, 100.0, 101.0, 99.0, 100.0, 100.0] * 5
+    own = Timing(median_us=100.0, low_us=99.0, high_us=101.0, samples_us=tuple(samples))
+    other = Timing(median_us=99.0, low_us=98.0, high_us=100.0, samples_us=tuple(0.99 * each for each in samples))
+    lost = Measurement(
+        outcome=Outcome.CORRECT, stage="timing", device="cpu", timing=own, incumbent=other, faster_than_incumbent=False
+    )
+    payload = {"measurement": encode(lost), "error": "", "state": {"runtime_us": 110.0}}
+    assert outcome(payload) == "correct, 100 µs; looked 1.10x, paired 0.99x [0.99, 0.99]: the incumbent stays"
+    assert outcome({**payload, "state": {"runtime_us": 90.0}}) == "correct, 100 µs"
+
+
+def test_what_a_task_waits_for_is_said_after_a_silence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.voice.BEAT_S", 0.1)
+    with Progress(("suite/-/a", "suite/-/b"), 2) as progress:
+        progress(Event(seq=0, time=0.0, kind="candidate", key="suite/-/a/0.0"))
+        progress(Event(seq=1, time=0.0, kind="task_started", key="suite/-/b"))
+        time.sleep(0.3)
+        progress(Event(seq=2, time=0.0, kind="request", key="suite/-/b/0.0"))
+        time.sleep(0.3)
+        progress(Event(seq=3, time=0.0, kind="candidate", key="suite/-/b/0.0"))
+        time.sleep(0.3)
+    said = capsys.readouterr().err
+    assert "building and measuring a (0 s); running the reference of b (0 s)" in said
+    assert "building and measuring a (0 s); waiting for an answer for b (0 s)" in said
+    assert ", b (0 s)" in said

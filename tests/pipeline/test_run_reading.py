@@ -10,15 +10,15 @@ from artifacts.errors import RunLogError
 from artifacts.measurement import Measurement
 from artifacts.run_events import LoggedStep, TaskFinished, TaskStarted
 from artifacts.runlog import RunLog
-from artifacts.state import State
 from artifacts.task import TaskRef
+from artifacts.trajectory import State
 from pipeline.report.run_page import run_page
-from pipeline.report.run_reading import read_run
+from pipeline.report.run_view import read_run
 
 TASK = TaskRef(task_id="examples/1/softmax", suite="examples", family="softmax", level=1)
 
 
-def logged(step_id: str, parent: str, measurement: Measurement | None) -> LoggedStep:
+def logged(step_id: str, parent: str, measurement: Measurement | None, best: str = "") -> LoggedStep:
     return LoggedStep(
         task_id=TASK.task_id,
         step_id=step_id,
@@ -32,6 +32,7 @@ def logged(step_id: str, parent: str, measurement: Measurement | None) -> Logged
         plan="reuse the row",
         state=State(family="softmax", arch="cpu", language=Language.CPP),
         measurement=measurement,
+        best_id=best or step_id,
         error="" if measurement else "the answer holds no code block",
     )
 
@@ -49,17 +50,19 @@ def run(tmp_path: Path, measured: Callable[[float], Measurement]) -> Path:
         for step in (
             logged("0.0", "", measured(700.0)),
             logged("1.0", "0.0", measured(350.0)),
-            logged("2.0", "1.0", None),
+            logged("2.0", "1.0", None, best="1.0"),
         ):
+            if step.measurement is not None:
+                log.append("measurement", encode(step.measurement), key=f"{TASK.task_id}/{step.step_id}")
             log.append("step", encode(step), key=f"{TASK.task_id}/{step.step_id}")
         log.append("note", {"text": "timed on a busy machine"})
     return tmp_path / "run"
 
 
-def test_a_run_that_was_cut_short_shows_its_fastest_candidate(run: Path) -> None:
+def test_a_run_that_was_cut_short_shows_the_best_candidate_of_its_last_step(run: Path) -> None:
     task = read_run(run).tasks[0]
     assert task.status == "not finished"
-    assert task.speedup("eager") == pytest.approx(800.0 / 350.0)
+    assert task.speedup("eager_fp32") == pytest.approx(800.0 / 350.0)
 
 
 def test_a_finished_task_shows_the_winner_that_the_search_named(run: Path) -> None:
@@ -117,8 +120,20 @@ def test_a_confirmed_winner_is_shown_with_its_second_measurement(
     with RunLog.open(run) as log:
         log.append("task_finished", encode(end), key=TASK.task_id)
     task = read_run(run).tasks[0]
-    assert task.speedup("eager") == pytest.approx(800.0 / 400.0)
+    assert task.speedup("eager_fp32") == pytest.approx(800.0 / 400.0)
     assert task.refuted == ("step 2.0: wrong_result when measured again",)
     page = run_page(read_run(run))
     assert "Measured again after the search" in page
     assert "failed when it was measured again" in page
+
+
+def test_a_task_that_takes_more_steps_is_not_finished_until_it_has(run: Path) -> None:
+    done = TaskFinished(task_id=TASK.task_id, reason="all steps used", steps=3, best_step="1.0")
+    for kind, payload, status in (
+        ("task_finished", encode(done), "all steps used"),
+        ("steps_changed", {"steps": 5, "before": 3}, "not finished"),
+        ("task_finished", encode(done), "all steps used"),
+    ):
+        with RunLog.open(run) as log:
+            log.append(kind, payload, key=TASK.task_id if kind == "task_finished" else "")
+        assert read_run(run).tasks[0].status == status

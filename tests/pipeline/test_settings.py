@@ -8,6 +8,9 @@ from pipeline.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 TASK = ROOT / "examples/tasks/cpu/row_softmax.py"
+OPTIMIZE = f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'"
+FILES = f"{OPTIMIZE}\noptions.llm = 'files'"
+FEEDBACK = f"{FILES}\noptions.arm = 'feedback'"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -29,7 +32,7 @@ def written(tmp_path: Path, text: str) -> Path:
         ),
         ("[[transfer]]\nname = 'a'\nstudy = 'x'\n[[transfer]]\nname = 'a'\nstudy = 'y'", "two jobs"),
         ("[[optimize]]\nname = 'a'\ntasks = ['x']\nruns = 'r'\ntimeout_s = 0", "timeout_s"),
-        ("[[notify]]\non = ['failed']", "either a url or a command"),
+        ("[[notify]]\non = ['failed']", "field 'url' is missing"),
         ("[[notify]]\non = ['late']\nurl = 'https://x'", "late"),
         ("name = [", "no TOML"),
         ("[[rebuild]]\nname = 'a'\nstore = 's'", "field 'logs' is missing; add it"),
@@ -47,20 +50,29 @@ def test_a_wrong_settings_file_names_what_is_wrong(tmp_path: Path, text: str, na
         ("[[rebuild]]\nname = 'a'\nlogs = ['/no/such']\nstore = 's'", "no logs at /no/such"),
         ("[[optimize]]\nname = 'a'\ntasks = ['/no/such.py']\nruns = 'r'", "/no/such.py"),
         (
-            f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nmemory = 'm'\nstore = '/no/s'",
+            f"{FILES}\noptions.memory = 'm'\noptions.store = '/no/s'",
             "/no/s",
         ),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nbackend = 'cuda'", "needs devices"),
+        (f"{FILES}\noptions.backend = 'cuda'", "needs devices"),
         (
-            f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ndevices = [0]\nwork_pool = 'h200'",
+            f"{FILES}\ndevices = [0]\noptions.evaluator = 'files'",
             "devices belong to this host",
         ),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ncron = 'daily'", "no schedule"),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'", "needs a memory"),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'guess'", "guess"),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nllm = 'oracle:x'", "oracle"),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nsteps = 0", "steps"),
-        (f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nbackend = 'tpu'", "tpu"),
+        (f"{FILES}\ncron = 'daily'", "no schedule"),
+        (f"{FILES}\noptions.arm = 'flat'\noptions.memory = 'none'", "needs a memory"),
+        (f"{FILES}\noptions.arm = 'guess'", "guess"),
+        (
+            f"{OPTIMIZE}\noptions.arm = 'feedback'\noptions.llm = 'oracle:x'",
+            "oracle",
+        ),
+        (
+            f"{FEEDBACK}\noptions.steps = '0'",
+            "steps",
+        ),
+        (
+            f"{FEEDBACK}\noptions.backend = 'tpu'",
+            "tpu",
+        ),
         (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = 'hashing'\nrunner = 'slurm'", "slurm"),
         (f"[[rebuild]]\nname = 'a'\nlogs = ['{ROOT}']\nstore = 's'\nmodel = '/no/model'", "/no/model"),
         (f"[[rebuild]]\nname = 'A b'\nlogs = ['{ROOT}']\nstore = 's'", "memory name 'A b' is not allowed"),
@@ -95,28 +107,22 @@ def test_the_shipped_settings_can_be_served_once_there_is_a_folder_of_runs(
     assert len(list(checked(Path("examples/team/team.toml")).lines())) == 2
 
 
-@pytest.mark.parametrize("way", ["work_pool = 'h200'", "evaluator = 'pool:/shared/h200'"])
-def test_a_host_without_gpus_may_serve_their_jobs(tmp_path: Path, way: str) -> None:
+def test_a_host_without_gpus_may_serve_jobs_that_a_cluster_evaluates(tmp_path: Path) -> None:
+    way = "options.evaluator = 'dask:tcp://gpus:8786'"
     path = written(
-        tmp_path, f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\narm = 'feedback'\nbackend = 'cuda'\n{way}"
+        tmp_path,
+        f"{FEEDBACK}\noptions.backend = 'cuda'\n{way}",
     )
     assert [job.name for job in checked(path).settings.jobs] == ["a"]
 
 
-def test_a_job_for_a_work_pool_is_a_suite_here_and_its_tasks_there(tmp_path: Path) -> None:
-    text = f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\nwork_pool = 'h200'"
-    suite, one = deployments(read_settings(written(tmp_path, text)))
-    assert (suite.flow, suite.work_pool, suite.parameters["deployment"]) == ("optimize", "", "optimize-one/a")
-    assert (one.flow, one.name, one.work_pool) == ("optimize-one", "a", "h200")
-
-
 def test_a_time_limit_reaches_the_flow(tmp_path: Path) -> None:
-    text = f"[[optimize]]\nname = 'a'\ntasks = ['{TASK}']\nruns = 'r'\ntimeout_s = 3600"
+    text = f"{FILES}\ntimeout_s = 3600"
     (suite,) = deployments(read_settings(written(tmp_path, text)))
-    assert (suite.parameters["timeout_s"], suite.parameters["deployment"]) == (3600.0, "")
+    assert suite.parameters["timeout_s"] == 3600.0
 
 
 def test_the_settings_of_a_rebuild_reach_its_flow(tmp_path: Path) -> None:
-    text = "[[rebuild]]\nname = 'a'\nlogs = ['x']\nstore = 's'\nrefine = 'some-model'\nrefine_url = 'http://here/v1'"
+    text = "[[rebuild]]\nname = 'a'\nlogs = ['x']\nstore = 's'\nmodel = 'hashing'"
     (rebuild,) = deployments(read_settings(written(tmp_path, text)))
-    assert (rebuild.parameters["refine"], rebuild.parameters["refine_url"]) == ("some-model", "http://here/v1")
+    assert rebuild.parameters["model"] == "hashing"

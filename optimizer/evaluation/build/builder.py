@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -10,10 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from artifacts.first_error import first_error
 from optimizer.evaluation.build.cache import BuildCache, Entry
-from optimizer.evaluation.build.command import BuildTimeoutError, Stop
-from optimizer.evaluation.build.request import BuildRequest
-from optimizer.evaluation.build.route import Route
+from optimizer.evaluation.build.command import (
+    NICENESS,
+    BuildTimeoutError,
+    CompilerSlots,
+    ProcessRunner,
+    Runner,
+    Stop,
+    scrubbed_environment,
+)
+from optimizer.evaluation.build.fast import FastRoute
+from optimizer.evaluation.build.request import Attempt, BuildRequest, Route, write_files
+from optimizer.evaluation.build.toolchain import detect_toolchain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +148,102 @@ def _result(entry: Entry, directory: Path, start: float, *, cached: bool) -> Bui
     )
 
 
-def first_error(log: str) -> str:
-    """The first line of compiler output that names an error, shortened."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\berror\b|undefined reference", line)]
-    return (errors or lines or ["no output"])[0][:300]
+def default_root() -> Path:
+    """``$HTAM_BUILD_CACHE``, else a folder in the user's cache."""
+    named = os.environ.get("HTAM_BUILD_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "htam" / "builds"
+
+
+def standard_builder(root: Path | None = None, slots: int | None = None, timeout_s: float = 300.0) -> LocalBuilder:
+    """A builder over the cache at ``root`` with the fast routes first.
+
+    Args:
+        root: cache directory; :func:`default_root` when None.
+        slots: builds that compile at a time; the number of cores when None.
+        timeout_s: limit of one compiler run.
+    """
+    toolchain = detect_toolchain()
+    cache = BuildCache(root or default_root())
+    cache.sweep()
+    headers = cache.root / "headers"
+    compilers = CompilerSlots(os.cpu_count() or 1)
+    fast: list[Route] = [FastRoute(toolchain, headers, split=split, slots=compilers) for split in (True, False)]
+    routes = [*fast, StockRoute(arch=toolchain.arch)]
+    return LocalBuilder(cache, routes, toolchain.fingerprint, slots or os.cpu_count() or 1, timeout_s)
+
+
+_LIMIT = 20_000
+
+_PROGRAM = """
+import json, sys
+from torch.utils import cpp_extension
+cpp_extension._import_module_from_library = lambda *ignored: None  # build only, load nothing here
+order = json.load(open(sys.argv[1]))
+cpp_extension.load(**order)
+"""
+
+
+class StockRoute:
+    """Calls ``torch.utils.cpp_extension.load`` on the same files and flags.
+
+    Args:
+        arch: compute capability to build for, as ``90``; empty lets torch ask the driver.
+        runner: how commands are run.
+    """
+
+    name = "stock"
+
+    def __init__(self, arch: str = "", runner: Runner | None = None) -> None:
+        environment = scrubbed_environment()
+        if arch:
+            environment["TORCH_CUDA_ARCH_LIST"] = f"{arch[:-1]}.{arch[-1]}" if arch[-1].isdigit() else _suffixed(arch)
+        # Whoever comes here has waited for a fast route already: it is the last candidate of a batch to be decided.
+        self._runner = runner or ProcessRunner(environment, niceness=NICENESS // 2)
+
+    def supports(self, request: BuildRequest) -> bool:
+        """Anything: this route decides."""
+        return True
+
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
+        """See :class:`optimizer.evaluation.build.request.Route`."""
+        sources = write_files(request, directory)
+        order = {
+            "name": request.name,
+            "sources": [str(path) for path in sources],
+            "extra_cflags": list(request.cflags),
+            "extra_cuda_cflags": list(request.cuda_cflags),
+            "extra_ldflags": list(request.ldflags),
+            "extra_include_paths": list(request.include_paths),
+            "build_directory": str(directory),
+            "with_cuda": request.with_cuda,
+        }
+        (directory / "order.json").write_text(json.dumps(order), encoding="utf-8")
+        done = self._runner.run([sys.executable, "-P", "-c", _PROGRAM, "order.json"], directory, timeout_s, stop)
+        library = directory / f"{request.name}.so"
+        return Attempt(
+            library=library if done.status == 0 and library.is_file() else None,
+            log=_compiler_part(done.output, directory),
+        )
+
+
+def _suffixed(arch: str) -> str:
+    """``90a`` → ``9.0a``."""
+    return f"{arch[:-2]}.{arch[-2:]}"
+
+
+_HEAD = re.compile(r".*Error building extension '[^']*':? ?", re.DOTALL)
+_NOISE = re.compile(r"\[\d+/\d+\] |FAILED: |ninja: |In file included from | {10,}from \S+[,:]$")
+
+
+def _compiler_part(output: str, directory: Path) -> str:
+    """What the compilers said: without the traceback that repeats it, ninja's own lines and the ways to headers.
+
+    The first errors say most, so they are kept where there are too many.
+    """
+    lines = _HEAD.sub("", output).replace(f"{directory}/", "").splitlines()
+    calls = {line.partition("] ")[2].strip() for line in lines}
+    said = [line for line in lines if not _NOISE.match(line) and line.strip() not in calls]
+    return "\n".join(said)[:_LIMIT]

@@ -1,15 +1,18 @@
-"""Run compilers: own process group, limits on time, memory and files, output captured."""
+"""Run compilers: limits on time, memory and files, output captured, one a core."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import os
 import resource
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -23,7 +26,7 @@ _SHARE = 0.75
 _CPU_OF_WALL = 4.0
 """Some compilers have threads."""
 NICENESS = 10
-"""A judge on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
+"""A verifier on a device waits for its processor in a few milliseconds instead of queueing behind compilers."""
 
 
 class BuildTimeoutError(RuntimeError):
@@ -156,3 +159,45 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA
 def scrubbed_environment() -> dict[str, str]:
     """Our environment without secrets: what compilers need and nothing else."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ}
+
+
+URGENT = 0
+"""Ticket of what many builds wait for."""
+
+
+class CompilerSlots:
+    """So many compilers at a time. Of those that wait, the oldest build's go first.
+
+    With all builds served alike, all would be done at the same late moment, and devices idle until then.
+
+    Args:
+        count: compilers that run at a time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._tickets = itertools.count(URGENT + 1)
+        self._arrivals = itertools.count()
+        self._waiting: list[tuple[bool, int, int]] = []
+        self._changed = threading.Condition()
+
+    def ticket(self) -> int:
+        """A build's place in the queue."""
+        return next(self._tickets)
+
+    @contextlib.contextmanager
+    def slot(self, ticket: int, *, gets_cheaper: bool = False) -> Iterator[None]:
+        """Wait for a slot and hold it; work that ``gets_cheaper`` with time lets all other work go first."""
+        with self._changed:
+            place = (gets_cheaper, ticket, next(self._arrivals))
+            heapq.heappush(self._waiting, place)
+            self._changed.wait_for(lambda: self._free > 0 and self._waiting[0] == place)
+            heapq.heappop(self._waiting)
+            self._free -= 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from optimizer.evaluation.build.cuda_host import HOST_PREAMBLE
 from optimizer.evaluation.build.cuda_source import (
+    HOST_PREAMBLE,
     Item,
     Kind,
     UnreadableSourceError,

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-import shlex
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.evaluation.build.command import ProcessRunner, Runner, Stop
+from optimizer.evaluation.build.command import CompilerSlots, ProcessRunner, Runner, Stop
 from optimizer.evaluation.build.cuda_split import split_cuda_source
-from optimizer.evaluation.build.operators import needs_all_headers, operator_header
-from optimizer.evaluation.build.precompiled import PrecompiledHeaders
-from optimizer.evaluation.build.request import BuildRequest, SourceFile
-from optimizer.evaluation.build.route import Attempt, write_files
-from optimizer.evaluation.build.slim import OPERATORS_FILE, SlimHeaders
-from optimizer.evaluation.build.slots import CompilerSlots
+from optimizer.evaluation.build.flags import divided, host_flags, names_architecture, words
+from optimizer.evaluation.build.headers import (
+    OPERATORS_FILE,
+    PrecompiledHeaders,
+    SlimHeaders,
+    needs_all_headers,
+    operator_header,
+)
+from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile, write_files
 from optimizer.evaluation.build.toolchain import NVCC_DEFINES, Toolchain
 
 _BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
@@ -95,7 +97,7 @@ class FastRoute:
         return not self._split or self._splits(request) is not None
 
     def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
-        """See :class:`optimizer.evaluation.build.route.Route`."""
+        """See :class:`optimizer.evaluation.build.request.Route`."""
         write_files(request, directory)
         text = "\n".join(file.text for file in request.files)
         operators = operator_header(text, self._toolchain.torch_include)
@@ -170,7 +172,7 @@ class FastRoute:
         header = self._headers.prefix if binds else self._headers.core
         if request.with_cuda:
             header = header.with_name(f"cuda_{header.name}")
-        code, other = _divide(flags)
+        code, other = divided(flags)
         command = (
             self._toolchain.cxx,
             *self._include_flags(cuda=bool(self._toolchain.nvcc)),
@@ -187,7 +189,6 @@ class FastRoute:
     def _cuda_unit(self, request: BuildRequest, name: str, target: str, *, slim: bool) -> Unit:
         """nvcc on one file, for the device's architecture alone unless the request names one."""
         arch = self._toolchain.arch
-        named = any("arch" in flag for flag in request.cuda_cflags)
         standard = [] if any(flag.startswith("-std=") for flag in request.cuda_cflags) else [self._toolchain.standard]
         folders = self._include_flags(cuda=True)
         binding = any(word in file.text for file in request.files if file.is_cuda for word in _BINDING_WORDS)
@@ -199,10 +200,10 @@ class FastRoute:
             "-DTORCH_API_INCLUDE_EXTENSION_H",
             *NVCC_DEFINES,
             "--expt-relaxed-constexpr",
-            *([] if named else [f"-gencode=arch=compute_{arch},code=sm_{arch}"]),
+            *([] if names_architecture(request.cuda_cflags) else [f"-gencode=arch=compute_{arch},code=sm_{arch}"]),
             "--compiler-options",
             "-fPIC",
-            *_words(request.cuda_cflags),
+            *words(request.cuda_cflags),
             *standard,
             "-c",
             name,
@@ -215,7 +216,7 @@ class FastRoute:
         folders = [*tools.libraries, *(tools.cuda_libraries if request.with_cuda else ())]
         torch = ["-lc10", *(["-lc10_cuda"] if request.with_cuda else []), "-ltorch_cpu"]
         torch += ["-ltorch_cuda"] if request.with_cuda else []
-        command = [tools.cxx, *objects, "-shared", *_words(request.ldflags), *(f"-L{folder}" for folder in folders)]
+        command = [tools.cxx, *objects, "-shared", *words(request.ldflags), *(f"-L{folder}" for folder in folders)]
         command += [*torch, "-ltorch", "-ltorch_python", *(["-lcudart"] if request.with_cuda else []), "-o", library]
         done = self._runner.run(command, directory, timeout_s)
         log = "\n".join(part for part in (log, done.output) if part)
@@ -231,36 +232,5 @@ class FastRoute:
         return [*paths, f"-DTORCH_EXTENSION_NAME={request.name}"]
 
 
-def host_flags(cuda_flags: Sequence[str]) -> list[str]:
-    """What nvcc would hand on to the host compiler: optimisation, language, macros, ``-Xcompiler``."""
-    words = _words(cuda_flags)
-    kept: list[str] = []
-    index = 0
-    while index < len(words):
-        word = words[index]
-        if word in ("-Xcompiler", "--compiler-options") and index + 1 < len(words):
-            index += 1
-            kept += words[index].split(",")
-        elif word.startswith(("-Xcompiler=", "--compiler-options=")):
-            kept += word.split("=", 1)[1].split(",")
-        elif word.startswith(("-O", "-std=", "-D", "-U", "-I")):
-            kept.append(word)
-        index += 1
-    return kept
-
-
 def _common_flags(toolchain: Toolchain) -> list[str]:
     return ["-DTORCH_API_INCLUDE_EXTENSION_H", "-fPIC", toolchain.standard]
-
-
-def _divide(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags that a precompiled header must share, and macros and folders, which it need not."""
-    words = _words(flags)
-    return [w for w in words if not w.startswith(("-D", "-U", "-I"))], [
-        w for w in words if w.startswith(("-D", "-U", "-I"))
-    ]
-
-
-def _words(flags: Sequence[str]) -> list[str]:
-    """Flags as torch hands them to a shell: one string may hold several."""
-    return [word for flag in flags for word in shlex.split(flag)]

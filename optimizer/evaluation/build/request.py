@@ -1,24 +1,20 @@
-"""What is to be built: sources and flags, nothing about where or how."""
+"""What is to be built, and one way to get from sources to a library."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from artifacts.codec import encode
+from optimizer.evaluation.build.command import Stop
+from optimizer.evaluation.build.flags import checked
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _FILE = re.compile(r"[\w.+-]+(/[\w.+-]+)*\Z")
-_HARMLESS = re.compile(
-    r"-(O|D|U|f|m|W(?!p,|a,)|w\Z|g|std=|I|l|L|G\Z|t=|t\d|arch|code|use_fast_math|maxrregcount|Xptxas|Xcompiler|Xlinker"
-    r"|Xcudafe|pthread|rdc|extra-device|restrict|res-usage|ftz|prec-|fmad|shared|static-lib|s\Z|diag-|extended-lambda"
-    r"|-(use_fast_math|expt-|ptxas-options|maxrregcount|gpu-|generate-code|generate-line-info|compiler-options|restrict"
-    r"|extra-device|extended-lambda|fmad|ftz|prec-|std|threads|split-compile|resource-usage|default-stream|optimize"
-    r"|disable-warnings|diag-|relocatable|extra|no-as-needed|as-needed|param))"
-)
 _SIZE_LIMIT = 16 << 20
 
 
@@ -52,6 +48,7 @@ class BuildRequest:
     Attributes:
         name: module name, the suffix of its ``PyInit_`` function.
         files: sources and the headers they include by quotes.
+        cflags, cuda_cflags, ldflags: in any spelling that torch takes; held with one flag a string.
         fast: try the fast routes; False asks for the stock route alone.
     """
 
@@ -71,7 +68,9 @@ class BuildRequest:
             raise ValueError(f"extension {self.name!r} has no source to compile")
         if sum(len(file.text) for file in self.files) > _SIZE_LIMIT:
             raise ValueError(f"sources of extension {self.name!r} exceed {_SIZE_LIMIT} characters")
-        _refuse_flags((*self.cflags, *self.cuda_cflags, *self.ldflags))
+        object.__setattr__(self, "cflags", checked(self.cflags))
+        object.__setattr__(self, "cuda_cflags", checked(self.cuda_cflags, for_nvcc=True))
+        object.__setattr__(self, "ldflags", checked(self.ldflags))
 
     def key(self, toolchain: str) -> str:
         """SHA-256 (hex) over the content and the compilers' fingerprint."""
@@ -79,11 +78,45 @@ class BuildRequest:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _refuse_flags(flags: Iterable[str]) -> None:
-    """Refuse what could make a compiler run code or write elsewhere; compilers run outside the sandbox."""
-    for flag in flags:
-        for part in flag.split():
-            if part.startswith("-") and not _HARMLESS.match(part):
-                raise ValueError(f"compiler flag {part!r} is not allowed")
-            if part.startswith("@") or "plugin" in part or "-wrapper" in part or "-specs" in part:
-                raise ValueError(f"compiler flag {part!r} is not allowed")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a route gave: a library, or the compilers' output.
+
+    Attributes:
+        library: path of the built library; None when the compilers refused.
+        log: their output; warnings too.
+    """
+
+    library: Path | None
+    log: str
+
+
+class Route(Protocol):
+    """Builds requests in one way.
+
+    Contract: ``build`` writes into ``directory`` alone and returns an :class:`Attempt` for anything
+    compilers say, and one without a library soon after ``stop`` is set;
+    :class:`optimizer.evaluation.build.command.BuildTimeoutError` passes through.
+    """
+
+    name: str
+
+    def supports(self, request: BuildRequest) -> bool:
+        """Whether trying is worth it; False is not a failure."""
+        ...
+
+    def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
+        """Build ``request`` in the empty ``directory``."""
+        ...
+
+
+def write_files(request: BuildRequest, directory: Path) -> list[Path]:
+    """Write sources and headers; returns the paths of those to compile."""
+    paths = []
+    for file in request.files:
+        path = directory / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8", errors="surrogatepass")
+        if file.compile:
+            paths.append(path)
+    return paths

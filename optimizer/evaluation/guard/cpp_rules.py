@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.cpp_kept import kept_tensors
+from optimizer.evaluation.guard.cpp_lifetime import kept_tensors, operators_in_threads, threads
 from optimizer.evaluation.guard.cpp_text import CppText, line_of, split_cpp
-from optimizer.evaluation.guard.cpp_threads import operators_in_threads, threads
 from optimizer.evaluation.guard.tables import INCLUDE_FOLDERS, INCLUDES, INCLUDES_IDLE, INCLUDES_REFUSED, REFUSED_CALLS
 
 _FREE = r"(?<![\w.>:])(?:std::|::)?"
@@ -49,7 +48,7 @@ _NOTED = frozenset({"pasting"})
 """Rules that only inform."""
 _AT_CUDA = re.compile(
     r"\bat\s*::\s*cuda\s*::\s*(?!getCurrentCUDAStream|getCurrentDeviceProperties|getDeviceProperties|ATenCeilDiv|"
-    r"CUDAGuard|OptionalCUDAGuard|warp_size|current_device|is_available|stream_synchronize|detail\b|CUDAStream\b)(\w+)"
+    r"CUDAGuard|OptionalCUDAGuard|warp_size|current_device|is_available|stream_synchronize|philox\b|detail\b|CUDAStream\b)(\w+)"
 )
 _ASSEMBLY = re.compile(r"syscall|sysenter|\bint\s+\$?0x80|\.incbin|\bsvc\b|rdtsc|globaltimer|%clock", re.IGNORECASE)
 _ENTRY_POINT = re.compile(r"\b(?:cudaGetDriverEntryPoint|cuGetProcAddress)\w*\s*\(\s*")

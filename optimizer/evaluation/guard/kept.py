@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from artifacts.candidate import syntax_tree
 from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.names import Function
 from optimizer.evaluation.guard.python_rules import finding
@@ -25,13 +26,15 @@ class Kept:
     Args:
         function: to look at.
         persistent: names that outlive a call, ``self`` too unless the object is made in it.
+        free: attributes that may be kept.
     """
 
-    def __init__(self, function: Function, persistent: set[str]) -> None:
+    def __init__(self, function: Function, persistent: set[str], free: Collection[str] = ()) -> None:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         self._tainted = {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
         self._roots = persistent | kept_defaults(function)
+        self._free = free
         self._function = function
         self._globals = {
             name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
@@ -58,7 +61,8 @@ class Kept:
 
     def _stores(self, targets: list[ast.expr], value: ast.expr) -> bool:
         parts = [part for target in targets for part in getattr(target, "elts", [target])]
-        return self.depends(value) and any(self._persists(part) for part in parts)
+        read = [part for part in parts if not (isinstance(part, ast.Attribute) and part.attr in self._free)]
+        return self.depends(value) and any(self._persists(part) for part in read)
 
     def _hands_over(self, node: ast.Call) -> bool:
         """A call that puts an argument into something that stays."""
@@ -119,3 +123,14 @@ def kept_defaults(function: Function) -> set[str]:
     pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)]
     pairs += [(name, value) for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
     return {name.arg for name, value in pairs if isinstance(value, (ast.Dict, ast.List, ast.Set, ast.Call))}
+
+
+def states_of(task: str) -> frozenset[str]:
+    """Attributes that the model of a task binds anew when it is called."""
+    try:
+        tree = syntax_tree(task)
+    except (SyntaxError, ValueError):
+        return frozenset()
+    forwards = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "forward")
+    nodes = (node for function in forwards for node in ast.walk(function) if isinstance(node, ast.Attribute))
+    return frozenset(node.attr for node in nodes if isinstance(node.ctx, ast.Store))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from artifacts.syntax import expression
+from artifacts.candidate import expression_tree
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -24,9 +24,11 @@ class Names:
         rebound: builtins without power, such as ``input``, that the module uses as names of its own.
         listed: names of loops over literals, with these; those that get any other value are left out.
         environment_writes: ``os.environ`` nodes that are only indexed or asked by an allowed call.
+        states: attributes that the model of the task keeps between calls.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, states: frozenset[str] = frozenset()) -> None:
+        self.states = states
         self.imported: dict[str, tuple[str, ast.AST]] = {}
         self.meanings: dict[str, dict[str, ast.AST]] = {}
         self.star_imports: list[ast.AST] = []
@@ -126,7 +128,7 @@ def _unquoted(hint: ast.expr) -> ast.expr:
     """A hint of which every text is parsed: some libraries evaluate them."""
     if isinstance(hint, ast.Constant) and isinstance(hint.value, str):
         try:
-            parsed = expression(hint.value.strip())
+            parsed = expression_tree(hint.value.strip())
         except (SyntaxError, ValueError):  # nobody can evaluate it either
             return hint
         return ast.copy_location(_unquoted(parsed), hint)

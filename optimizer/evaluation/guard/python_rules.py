@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
+from optimizer.evaluation.guard.languages import LANGUAGES, PARTS
 from optimizer.evaluation.guard.names import Names, dotted
 from optimizer.evaluation.guard.tables import (
     BUILTINS_REFUSED,
@@ -25,7 +26,7 @@ from optimizer.evaluation.guard.tables import (
 
 _REFUSED_BY_CHAIN = {chain: rule for rule, text in TORCH_REFUSED.items() for chain in text.split()}
 _FILE_MODULES = ("os", "pathlib", "tempfile")
-_BY_NAME = ("getattr", "setattr", "open")
+_BY_NAME = ("getattr", "setattr", "delattr", "open")
 _ESCAPES = {"share_memory_", "register_hook", "set_", "storage", "untyped_storage", "register_forward_hook", "_version",
             "register_forward_pre_hook", "__dict__", "data_ptr_", "record_stream", "numpy"}  # fmt: skip
 """Methods of tensors and modules that lead to their memory, to other processes or to what others call."""
@@ -69,9 +70,10 @@ def imports(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 
 def builtins(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Builtins that reach around the guard, and reading files."""
+    asked = {id(_asked_for_a_name(node)) for node in ast.walk(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in BUILTINS_REFUSED:
-            if node.id not in names.rebound or node in names.called:
+            if id(node) not in asked and (node.id not in names.rebound or node in names.called):
                 yield finding("builtin", f"{node.id} is not allowed", node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield from _builtin_call(node, node.func.id, names)
@@ -82,11 +84,20 @@ def builtins(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
             yield finding("builtin", "a pattern that reads attributes is not allowed", node)
 
 
+def _asked_for_a_name(node: ast.AST) -> ast.expr | None:
+    """``locals`` in ``"name" in locals()``."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.In, ast.NotIn)) or len(node.ops) > 1:
+        return None
+    call = node.comparators[0]
+    return call.func if isinstance(node.left, ast.Constant) and isinstance(call, ast.Call) and not call.args else None
+
+
 def _builtin_call(node: ast.Call, name: str, names: Names) -> Iterator[GuardFinding]:
-    if name in ("getattr", "setattr", "hasattr"):
-        own = isinstance(node.args[0], ast.Name) and node.args[0].id == "self" if node.args else False
+    if name in ("getattr", "setattr", "delattr", "hasattr"):
+        owner = dotted(node.args[0], names) if node.args else "?"
+        own = owner == "self" or (name in ("getattr", "hasattr") and owner.startswith("self."))
         plain = _is_plain(node.args[1] if len(node.args) > 1 else None, names, own)
-        if not plain or (name == "setattr" and not own):
+        if not plain or (name in ("setattr", "delattr") and not own):
             yield finding("builtin", f"{name} is allowed with a plain literal name only", node)
     elif name == "open" and not _writes(node):
         yield finding("file", "files may be written (sources for cpp_extension.load), not read", node)
@@ -95,20 +106,33 @@ def _builtin_call(node: ast.Call, name: str, names: Names) -> Iterator[GuardFind
 
 
 def _is_plain(key: ast.expr | None, names: Names, own: bool) -> bool:
-    """Whether an attribute's name can be read off; of ``self`` it may also be one of a listed few or a numbered one."""
+    """Whether an attribute's name can be read off; of ``self`` and its parts its beginning will do, or a short list."""
     if isinstance(key, ast.Constant):
         return isinstance(key.value, str) and not key.value.startswith("__")
-    if not own:
+    if not own or key is None:
         return False
     if isinstance(key, ast.Name):
-        return bool(names.listed.get(key.id)) and all(map(_is_ordinary, names.listed[key.id]))
-    return isinstance(key, ast.JoinedStr) and isinstance(key.values[0], ast.Constant) and _is_ordinary(key.values[0])
+        listed = names.listed.get(key.id, [])
+        return bool(listed) and all(_is_ordinary(_beginning(each)) for each in listed)
+    return _is_ordinary(_beginning(key))
 
 
-def _is_ordinary(key: ast.expr) -> bool:
+def _beginning(key: ast.expr) -> str:
+    """What a text that is put together begins with; empty where that is not known."""
+    if isinstance(key, ast.Constant):
+        return key.value if isinstance(key.value, str) else ""
+    if isinstance(key, ast.JoinedStr):
+        return _beginning(key.values[0]) if key.values else ""
+    if isinstance(key, ast.BinOp) and isinstance(key.op, ast.Add):
+        return _beginning(key.left)
+    if isinstance(key, ast.BinOp) and isinstance(key.op, ast.Mod):
+        return _beginning(key.left).partition("%")[0]
+    return ""
+
+
+def _is_ordinary(beginning: str) -> bool:
     """The beginning of a name that neither Python nor torch knows."""
-    text = key.value if isinstance(key, ast.Constant) else None
-    return isinstance(text, str) and text[:1].isalpha() and not any(word.startswith(text) for word in _OWN_NAMES)
+    return beginning[:1].isalpha() and not any(word.startswith(beginning) for word in _OWN_NAMES)
 
 
 def _writes(node: ast.Call) -> bool:
@@ -118,12 +142,15 @@ def _writes(node: ast.Call) -> bool:
 
 def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Dunders, private parts of imported modules, refused parts of torch, uses of file modules."""
-    switched_off = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _switches_off(node)}
-    for node in names.outermost_attributes:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    switched_off = {id(node.func) for node in calls if _switches_off(node)}
+    given = {one for language in LANGUAGES for one in language.arrays(tree, names)}
+    described = {id(keyword.value) for node in calls if _describes(node) for keyword in node.keywords}
+    for node in (node for node in names.outermost_attributes if id(node) not in described):
         parts = dotted(node, names).split(".")
         yield from _dunder(node, parts)
         roots = names.modules_of(parts[0])
-        if not roots:
+        if not roots and id(node) not in given:
             yield from _file_method(node, parts)
         for root in roots:
             full = ".".join([root, *parts[1:]])
@@ -133,6 +160,13 @@ def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
         for full, statement in meanings.items():
             if isinstance(statement, ast.ImportFrom) and full not in MODULES and names.is_used(local):
                 yield from _part_of_module(statement, full, names)
+
+
+def _describes(node: ast.Call) -> bool:
+    """``"{name}".format(**self.__dict__)``, as torch's modules describe themselves; plain fields alone."""
+    text = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "format" else None
+    literal = text.value if isinstance(text, ast.Constant) and isinstance(text.value, str) else "."
+    return not set(literal) & set(".[!:") and all(ast.unparse(each.value) == "self.__dict__" for each in node.keywords)
 
 
 def _switches_off(node: ast.Call) -> bool:
@@ -148,7 +182,7 @@ def _part_of_module(node: ast.AST, full: str, names: Names) -> Iterator[GuardFin
     parts = full.split(".")
     if full in HARMLESS_PARTS or ".".join(parts[:2]) in HARMLESS_PARTS:
         return
-    if parts[0] in _IN_PART:
+    if parts[0] in _IN_PART or full not in PARTS.get(parts[0], {full}):
         yield finding("import", f"{full} is not allowed", node)
     elif full.startswith("torch."):
         yield from _torch_attribute(node, full.removeprefix("torch."))
@@ -253,12 +287,12 @@ def _allowed_variable(key: ast.expr) -> bool:
 
 
 def classes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
-    """Plain modules only: no inherited reference, no tensor subclasses, no special methods."""
+    """Plain modules only: no tensor subclasses, no special methods."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
         bases = [dotted(base, names).split(".")[-1] for base in node.bases]
-        if "Model" in bases:
+        if "Model" in bases and "Model" not in names.classes:
             yield finding("inherited_model", f"{node.name} inherits the reference", node)
         if any(base in ("Tensor", "Parameter", "TorchDispatchMode", "TorchFunctionMode") for base in bases):
             yield finding("lazy_tensor", f"{node.name} is a tensor subclass or mode", node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from optimizer.evaluation.guard.languages import LANGUAGES
+
 MODULES = frozenset(
     [
         "__future__",
@@ -53,6 +55,7 @@ MODULES = frozenset(
         "os.path",
         "pathlib",
         "tempfile",
+        *(language.MODULE for language in LANGUAGES),
     ]
 )
 """Importable modules; os, pathlib and tempfile only for what :data:`FILE_CALLS` allows."""
@@ -68,6 +71,9 @@ SETUP_CONSTANTS = frozenset(["numpy.pi", "numpy.e", "numpy.inf", "numpy.newaxis"
 _HARMLESS = """operator.add operator.mul operator.sub operator.floordiv operator.mod operator.itemgetter
     sys.platform sys.stderr sys.version_info sys.maxsize sys.byteorder platform.machine platform.system
     platform.processor multiprocessing.cpu_count contextlib.nullcontext types.SimpleNamespace inspect.cleandoc
+    einops.rearrange einops.repeat
+    torch.nn.modules.utils._single torch.nn.modules.utils._pair torch.nn.modules.utils._triple
+    torch.nn.modules.utils._quadruple torch.nn.modules.utils._ntuple torch.nn.modules.module.Module
     torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd torch.amp.custom_fwd torch.amp.custom_bwd"""
 HARMLESS_PARTS = frozenset(_HARMLESS.split())
 """Parts of refused modules that only say or build something; a module with such parts may be imported for them."""
@@ -86,6 +92,7 @@ FILE_CALLS = frozenset(
         "os.path.isfile",
         "os.path.isdir",
         "os.path.realpath",
+        "os.path.expanduser",
         "os.makedirs",
         "os.cpu_count",
         "os.environ.get",
@@ -115,7 +122,6 @@ BUILTINS_REFUSED = frozenset(
         "globals",
         "locals",
         "vars",
-        "delattr",
         "breakpoint",
         "input",
         "exit",

@@ -6,51 +6,58 @@ import ast
 from collections.abc import Iterator
 
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.arms import arms
-from optimizer.evaluation.guard.before_inputs import before_inputs, runs_constructors_again
+from optimizer.evaluation.guard.constant import Constants
 from optimizer.evaluation.guard.kept import Kept
+from optimizer.evaluation.guard.languages import KERNELS
 from optimizer.evaluation.guard.names import Function, Names, dotted
 from optimizer.evaluation.guard.python_rules import finding
+from optimizer.evaluation.guard.set_up import before_inputs, runs_constructors_again
 from optimizer.evaluation.guard.tables import COMPUTING_METHODS, PLAIN_MODULES, TORCH_MOVES
 
 _OUTSIDE = {"get_inputs", "get_init_inputs", "__repr__", "extra_repr"}
 _KERNEL_SOURCES = ("load_inline", "load")
-_TRITON = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit")
+_COMPILERS = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runtime.jit", *KERNELS)
 
 
 def own_kernels(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
-    """A candidate brings a kernel: an extension, a Triton function or a custom library."""
+    """A candidate brings a kernel: an extension, a function that a decorator compiles or a custom library."""
     builds = any(
         isinstance(node, ast.Call) and dotted(node.func, names).split(".")[-1] in _KERNEL_SOURCES
         for node in ast.walk(tree)
     )
-    if not builds and not any(_is_triton(function, names) for function in names.every_function):
+    if not builds and not any(_is_compiled(function, names) for function in names.every_function):
         yield finding("no_kernel", "the candidate has no kernel of its own", tree)
 
 
-def _is_triton(function: Function, names: Names) -> bool:
-    """Whether Triton compiles the function: everything in it happens on the device."""
+def _is_compiled(function: Function, names: Names) -> bool:
+    """Whether a decorator compiles the function, so that none of it runs as Python."""
     for decorator in getattr(function, "decorator_list", []):
         parts = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, names).split(".")
-        if any(".".join([root, *parts[1:]]).startswith(_TRITON) for root in names.modules_of(parts[0])):
+        if any(".".join([root, *parts[1:]]).startswith(_COMPILERS) for root in names.modules_of(parts[0])):
             return True
     return False
 
 
 def reference_used(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
-    """The task's ``Model`` is no part of a candidate."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and dotted(node.func, names).split(".")[-1] == "Model":
+    """The task's ``Model`` is no part of a candidate; a class of its own may have that name."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and "Model" not in names.classes)
+    for node in calls:
+        if dotted(node.func, names).split(".")[-1] == "Model":
             yield finding("inherited_model", "the reference is constructed", node)
 
 
 def fallbacks(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
-    """Torch operators that compute: inside a branch they are a fallback, elsewhere they are noted."""
+    """Torch operators that compute: inside a branch they are a fallback, elsewhere they are noted.
+
+    A branch that always goes one way while the task is evaluated is none.
+    """
     modules, helpers = _torch_modules(tree, names), _torch_helpers(names)
+    constants = _constants(tree, names)
+    unreached = constants.unreached()
     for function in called_functions(tree, names):
-        branches = {id(part) for arm in arms(function) for part in ast.walk(arm)}
+        branches = {id(part) for arm in arms(function, constants) for part in ast.walk(arm)}
         parameters = {argument.arg for argument in function.args.args} - {"self", "cls"}
-        for node in ast.walk(function):
+        for node in (node for node in ast.walk(function) if id(node) not in unreached):
             chain = compute_call(node, names)
             inside = id(node) in branches
             if inside and not chain:
@@ -62,13 +69,18 @@ def fallbacks(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
                 yield finding("torch_operators", f"{chain} is left to torch", node, fatal=False)
 
 
+def _constants(tree: ast.Module, names: Names) -> Constants:
+    early = before_inputs(tree)
+    return Constants(tree, names, [function for function in names.every_function if function not in early])
+
+
 def called_functions(tree: ast.Module, names: Names) -> list[Function]:
-    """Every function but what runs before there are inputs, input makers and Triton kernels; lambdas too."""
+    """Every function but what runs before there are inputs, input makers and compiled kernels; lambdas too."""
     early = before_inputs(tree)
     return [
         function
         for function in names.every_function
-        if function not in early and getattr(function, "name", "") not in _OUTSIDE and not _is_triton(function, names)
+        if function not in early and getattr(function, "name", "") not in _OUTSIDE and not _is_compiled(function, names)
     ]
 
 
@@ -154,13 +166,14 @@ def kept_state(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing that depends on the inputs outlives a call."""
     persistent = _module_level(tree) | names.functions | set(names.classes)
     inner = _inside_functions(tree)
+    unread = _constants(tree, names).only_updated() | names.states
     fresh = set() if runs_constructors_again(tree) else {"__init__"}
     for function in called_functions(tree, names):
         kept = persistent | inner.get(function, set())
         if getattr(function, "name", "") not in fresh:
             kept |= {"self", "cls"}
         if function not in inner or inner[function] or isinstance(function, ast.Lambda):
-            yield from Kept(function, kept).findings()
+            yield from Kept(function, kept, unread).findings()
 
 
 def _module_level(tree: ast.Module) -> set[str]:
@@ -201,3 +214,51 @@ def _assigned(function: ast.FunctionDef) -> set[str]:
             bound.add(node.id)
         waiting += ast.iter_child_nodes(node)
     return bound
+
+
+_BLANK = ("empty", "zeros", "new_empty", "new_zeros", "clone", "view", "reshape")
+
+
+def arms(function: Function, constants: Constants) -> Iterator[ast.AST]:
+    """Expressions and statements that depend on a condition: branches, and what follows one that returns."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and not constants.is_constant(node.test, function):
+            yield from (*node.body, *node.orelse)
+        elif isinstance(node, ast.IfExp) and not constants.is_constant(node.test, function):
+            yield from (node.body, node.orelse)
+        elif isinstance(node, ast.BoolOp) and not constants.is_constant(
+            ast.BoolOp(node.op, node.values[:-1]), function
+        ):
+            yield from node.values[1:]
+        elif isinstance(node, ast.While):
+            yield from (*node.body, *node.orelse)
+        elif isinstance(node, ast.Match):
+            yield from (statement for case in node.cases for statement in case.body)
+        for block in _blocks(node):
+            chosen = [place for place, part in enumerate(block) if _may_answer(part, constants, function)]
+            yield from block[chosen[0] + 1 :] if chosen else ()
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            yield block
+
+
+def _may_answer(statement: ast.stmt, constants: Constants, function: Function) -> bool:
+    """Whether what follows runs only where a branch here has not returned an answer of its own."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.If)
+        and not constants.is_constant(node.test, function)
+        and any(map(_answers, ast.walk(node)))
+        for node in ast.walk(statement)
+    )
+
+
+def _answers(node: ast.AST) -> bool:
+    """A return of something computed; what needs no arithmetic, as for no elements at all, is none."""
+    if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Call):
+        return False
+    name = node.value.func.attr if isinstance(node.value.func, ast.Attribute) else ""
+    return not name.startswith(_BLANK)

@@ -1,5 +1,5 @@
-"""What keeps a candidate's process apart from the host; every layer is used where the kernel has it."""
+"""The process that runs a candidate: it is given inputs and asked for outputs, and knows nothing else.
 
-from optimizer.evaluation.sandbox.features import Features, features
-
-__all__ = ["Features", "features"]
+No reference, no seed and no verdict is ever in its memory; whatever it does to itself, the verifier
+compares the bytes it delivers. What the kernel offers to keep it apart from the host is used.
+"""

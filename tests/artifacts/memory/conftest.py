@@ -8,18 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck
-from artifacts.memory.effects import refreshed
-from artifacts.memory.htg import Memory
+from artifacts.measurement import Bottleneck, Outcome
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Excerpt, Strategy, Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
-from artifacts.state import State
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance, TrustFlag
+from artifacts.trajectory import Provenance, State, TrustFlag
 
-UNKNOWN = Effect(mean=0.0, low=-2.0, high=2.0, n=0, effective_n=0.0, failures=0)
+UNKNOWN = Effect(mean=0.0, low=-2.0, high=2.0, n=0, tasks=0, failures=0)
 DIRECTIONS = ("fusion", "memory_access", "tuning")
 FAMILIES = ("matmul", "softmax", "reduction")
 

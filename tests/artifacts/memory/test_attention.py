@@ -1,5 +1,5 @@
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +10,22 @@ from artifacts.memory import attention
 from artifacts.memory.attention import (
     ATTENDED,
     AttentionSettings,
+    DirectionScore,
     attend,
     expected_gain,
-    score_directions,
-    score_strategies,
 )
-from artifacts.memory.htg import Memory
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.records import Transition
-from artifacts.state import State
+from artifacts.memory.tables import transition_rows
+from artifacts.trajectory import State
 
 SETTINGS = replace(ATTENDED, kappa=4.0)
+
+
+def score_directions(
+    memory: Memory, overlay: Sequence[Transition], state: State, settings: AttentionSettings
+) -> tuple[DirectionScore, ...]:
+    return attend(memory, overlay, state, settings).directions()
 
 
 def by_id(memory: Memory, state: State, settings: AttentionSettings = SETTINGS) -> dict[str, float]:
@@ -56,7 +62,7 @@ def test_one_view_answers_as_two_questions_do_and_looks_at_the_past_once(
     directions, strategies = view.directions(), view.strategies(None, 5)
     assert looks == [state]
     assert directions == score_directions(memory, overlay, state, SETTINGS) == view.directions()
-    assert strategies == score_strategies(memory, overlay, state, None, 5, SETTINGS)
+    assert strategies == attend(memory, overlay, state, SETTINGS).strategies(None, 5)
 
 
 def test_the_order_of_experience_does_not_matter(
@@ -68,16 +74,30 @@ def test_the_order_of_experience_does_not_matter(
     assert by_id(build(mixed), state) == pytest.approx(by_id(memory, state))
 
 
-def test_experience_that_repeats_narrows_the_spread(
-    transitions: list[Transition], build: Callable[..., Memory]
-) -> None:
-    few, many = build(transitions[:60]), build(transitions)
+def test_more_operators_narrow_the_spread(transitions: list[Transition], build: Callable[..., Memory]) -> None:
+    known = sorted({item.task.task_id for item in transitions})[::3]
+    few, many = build([item for item in transitions if item.task.task_id in known]), build(transitions)
     state = transitions[1].state
     spreads = [
         {item.direction_id: item.spread for item in score_directions(memory, (), state, SETTINGS)}
         for memory in (few, many)
     ]
     assert all(spreads[1][name] < spreads[0][name] for name in spreads[0])
+
+
+def test_more_steps_of_the_same_operators_are_no_more_evidence(
+    transitions: list[Transition], build: Callable[..., Memory]
+) -> None:
+    again = [
+        replace(item, transition_id=f"again/{number}", siblings=f"again/{item.siblings}")
+        for number, item in enumerate(transitions)
+    ]
+    state = transitions[1].state
+    once, twice = (
+        score_directions(made, (), state, SETTINGS) for made in (build(transitions), build([*transitions, *again]))
+    )
+    for before, after in zip(once, twice, strict=True):
+        assert before.effective_n <= after.effective_n <= 12
 
 
 def test_the_overlay_moves_the_mean_towards_what_was_just_learnt(memory: Memory, transitions: list[Transition]) -> None:
@@ -129,6 +149,15 @@ def test_the_prefix_counts_only_when_it_is_switched_on(memory: Memory, transitio
     assert by_id(memory, state) != by_id(memory, other)
 
 
+def test_a_lineage_that_the_memory_does_not_know_is_not_taken_for_none(
+    memory: Memory, transitions: list[Transition]
+) -> None:
+    rows = [replace(item, state=replace(item.state, history=())) for item in transitions[::2]]
+    known = refreshed(replace(memory, table=transition_rows([*rows, *transitions[1::2]])))
+    state = replace(transitions[0].state, history=("of another memory",))
+    assert by_id(known, state) == by_id(known, replace(state, history=()))
+
+
 def test_by_default_all_states_of_a_family_and_device_are_alike(memory: Memory, transitions: list[Transition]) -> None:
     state = state_of(transitions, "softmax")
     other = replace(state, step=state.step + 5, features=frozenset(), history=("fusion",), fraction_of_bound=0.1)
@@ -159,9 +188,9 @@ def test_strategies_are_those_of_the_direction_and_conditions_come_first(
     memory: Memory, transitions: list[Transition]
 ) -> None:
     state = state_of(transitions, "softmax")
-    found = score_strategies(memory, (), state, "fusion", 3, SETTINGS)
+    found = attend(memory, (), state, SETTINGS).strategies("fusion", 3)
     assert [item.strategy.strategy_id for item in found] == ["fusion.0"]
-    flat = score_strategies(memory, (), state, None, 2, SETTINGS)
+    flat = attend(memory, (), state, SETTINGS).strategies(None, 2)
     assert len(flat) == 2
     assert flat[0].strategy.strategy_id == "fusion.0"
     assert flat[0].holds
@@ -172,7 +201,7 @@ def test_a_memory_without_transitions_scores_nothing(
 ) -> None:
     empty = build([])
     assert score_directions(empty, (), transitions[0].state, SETTINGS) == ()
-    assert score_strategies(empty, (), transitions[0].state, None, 3, SETTINGS) == ()
+    assert attend(empty, (), transitions[0].state, SETTINGS).strategies(None, 3) == ()
     assert np.isfinite(expected_gain(empty, transitions[0].state))
 
 

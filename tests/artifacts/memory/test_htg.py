@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from artifacts.errors import BadInputError
+from artifacts.measurement import Outcome
 from artifacts.memory.effects import effects_by
-from artifacts.memory.htg import START, Memory
+from artifacts.memory.expectation import Expectation
+from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 
 
@@ -53,39 +55,57 @@ def test_a_device_discount_scales_trust(memory: Memory) -> None:
     assert np.allclose(discounted.columns.weight, memory.columns.weight * factor)
 
 
-def test_the_graph_holds_every_node_and_the_steps_between_directions(
-    memory: Memory, transitions: list[Transition]
+def test_an_effect_is_a_mean_over_tasks_of_means_over_plans(
+    transitions: list[Transition], build: Callable[..., Memory]
 ) -> None:
-    graph = memory.graph()
-    kinds = [data["kind"] for _, data in graph.nodes(data=True)]
-    assert kinds.count("direction") == 3
-    assert kinds.count("strategy") == 3
-    for before, after, effect in graph.edges(data="effect"):
-        if effect is None:
-            continue
-        rows = [
-            item
-            for item in transitions
-            if item.direction_id == after and (item.state.history[-1] if item.state.history else START) == before
-        ]
-        assert effect.n == sum(item.reward is not None for item in rows)
-        assert effect.failures == sum(item.reward is None for item in rows)
+    """Ten timings of one plan count as one, and ten plans of one task as one task."""
+    said = {"a_softmax": {"x": [0.9] * 10, "y": [0.1]}, "b_softmax": {"x": [0.2]}, "c_softmax": {"x": [-0.4, 0.0]}}
+    rows = [
+        replace(
+            transitions[1],
+            transition_id=f"{task}/{plan}/{number}",
+            task=replace(transitions[1].task, task_id=f"kernelbench/1/{task}"),
+            plan=plan,
+            outcome=Outcome.CORRECT,
+            reward=reward,
+            weight=1.0,
+            flags=frozenset(),
+        )
+        for task, plans in said.items()
+        for plan, rewards in plans.items()
+        for number, reward in enumerate(rewards)
+    ]
+    (direction,) = build(rows).directions
+    assert direction.effect.tasks == 3
+    assert direction.effect.n == 14
+    assert direction.effect.mean == pytest.approx((0.5 + 0.2 - 0.2) / 3, rel=0.1)
+    assert direction.effect.low < 0.0 < direction.effect.high
 
 
-def test_effects_agree_with_plain_arithmetic(memory: Memory, transitions: list[Transition]) -> None:
-    for direction in memory.directions:
-        rows = [item for item in transitions if item.direction_id == direction.direction_id]
-        measured = [(item.reward, item.weight) for item in rows if item.reward is not None]
-        mean = sum(reward * weight for reward, weight in measured) / sum(weight for _, weight in measured)
-        assert direction.effect.mean == pytest.approx(mean, abs=1e-5)
-        assert direction.effect.low < direction.effect.mean < direction.effect.high
-        assert direction.effect.failures == len(rows) - len(measured)
+def test_two_tasks_show_no_effect(transitions: list[Transition], build: Callable[..., Memory]) -> None:
+    rows = [
+        replace(item, task=replace(item.task, task_id=f"kernelbench/{number % 2}/1_softmax"), weight=1.0)
+        for number, item in enumerate(transitions)
+    ]
+    for direction in build(rows).directions:
+        assert not direction.effect.known
+        assert (direction.effect.mean, direction.effect.sign) == (0.0, 0)
+
+
+def test_one_enormous_step_moves_an_effect_by_no_more_than_sixteen_times(
+    transitions: list[Transition], build: Callable[..., Memory]
+) -> None:
+    before = {item.direction_id: item.effect.mean for item in build(transitions).directions}
+    first = next(number for number, item in enumerate(transitions) if item.reward is not None)
+    enormous = [replace(item, reward=1000.0) if number == first else item for number, item in enumerate(transitions)]
+    for direction in build(enormous).directions:
+        assert abs(direction.effect.mean - before[direction.direction_id]) < 8.0 / direction.effect.tasks
 
 
 def test_an_unseen_group_has_a_wide_effect(memory: Memory) -> None:
     groups = np.full(len(memory), -1, np.int64)
     (effect,) = effects_by(memory.columns, groups, 1)
-    assert effect.n == 0
+    assert (effect.n, effect.tasks) == (0, 0)
     assert effect.high - effect.low > 3
 
 
@@ -102,7 +122,7 @@ def test_names_that_are_not_there_are_named(memory: Memory) -> None:
 
 
 def test_a_stored_expectation_is_used_and_forgotten_with_the_rows_it_came_from(memory: Memory) -> None:
-    terms = {"1": 0.25}
-    stored = replace(memory, manifest=replace(memory.manifest, expectation=terms))
-    assert stored.expectation.terms == (("1", 0.25),)
-    assert stored.filter(exclude_sources=["log_a"]).expectation.terms != (("1", 0.25),)
+    quarter = Expectation((("1", 0.25),))
+    stored = replace(memory, manifest=replace(memory.manifest, expectation=quarter))
+    assert stored.expectation == quarter
+    assert stored.filter(exclude_sources=["log_a"]).expectation != quarter

@@ -1,6 +1,6 @@
-import json
 import multiprocessing
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,13 +9,13 @@ import pytest
 from artifacts.errors import ArtifactError
 from artifacts.memory import files as files_module
 from artifacts.memory.htg import Memory
-from artifacts.memory.manifest import OWN_HASH, Manifest, manifest_bytes, read_manifest
-from artifacts.memory.migrations import SCHEMA_VERSION, Migration, migrated
+from artifacts.memory.manifest import Manifest, manifest_bytes, read_manifest
 from artifacts.memory.records import Transition
-from artifacts.memory.store import FILES, MANIFEST, MemoryStore, split_reference
+from artifacts.memory.schemas import SCHEMA_VERSION, SCHEMAS
+from artifacts.memory.store import MANIFEST, MemoryStore, split_reference
 
 Build = Callable[..., Memory]
-ALL_FILES = (*(f"{file}.parquet" for file in FILES), MANIFEST)
+ALL_FILES = (*(f"{file}.parquet" for file in SCHEMAS), MANIFEST)
 
 
 @pytest.fixture(params=["disk", "object store"])
@@ -166,26 +166,27 @@ def test_concurrent_publishers_never_tear_a_version(
     assert not [name for name in store.files.names("demo") if name.startswith(".tmp-")]
 
 
-def test_an_unknown_schema_version_is_refused(build: Build, small: list[Transition], tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_another_schema_version_is_one_clear_line(version: int) -> None:
+    with pytest.raises(ArtifactError) as refused:
+        read_manifest(manifest_bytes(Manifest(name="demo", schema_version=version)), "here")
+    assert f"schema version {version} is unknown (this release reads {SCHEMA_VERSION})" in refused.value.what
+    assert refused.value.fix == "rebuild the memory from its logs"
+    assert "\n" not in refused.value.what
+
+
+def test_columns_that_are_not_those_of_the_schema_are_damage(
+    build: Build, small: list[Transition], tmp_path: Path
+) -> None:
     store = MemoryStore(str(tmp_path))
-    version = store.publish(build(small)).version
-    body = json.loads(store.files.read("demo", version, MANIFEST))
-    del body[OWN_HASH]
-    newer = Manifest(name="demo", schema_version=SCHEMA_VERSION + 1)
-    with pytest.raises(ArtifactError, match="schema version"):
-        read_manifest(manifest_bytes(newer), "here")
-
-
-def test_migrations_run_in_order_from_the_version_that_was_written() -> None:
-    steps = (
-        Migration(manifest=lambda old: old | {"a": 1}),
-        Migration(manifest=lambda old: old | {"a": old.get("a", 0) + 10}),
-    )
-    assert migrated({"schema_version": 1}, "here", steps) == {"schema_version": 1, "a": 11}
-    assert migrated({"schema_version": 2}, "here", steps) == {"schema_version": 2, "a": 10}
-    for unknown in (0, 4, None, "1", True):
-        with pytest.raises(ArtifactError, match="unknown"):
-            migrated({"schema_version": unknown}, "here", steps)
+    whole = store.publish(build(small)).manifest
+    data = {name: store.files.read("demo", whole.version, name) for name in whole.files}
+    data["transitions.parquet"] = data["sources.parquet"]
+    entries = {**whole.files, "transitions.parquet": whole.files["sources.parquet"]}
+    other = replace(whole, files=entries).sealed()
+    store.files.write_tree({**data, MANIFEST: manifest_bytes(other)}, MANIFEST, "demo", other.version)
+    with pytest.raises(ArtifactError, match=r"transitions\.parquet is damaged: .* schema version"):
+        store.load("demo", other.version)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "A", "tags", "a/b", "x" * 65])

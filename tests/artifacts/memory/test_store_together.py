@@ -16,7 +16,8 @@ from artifacts.errors import ArtifactError
 from artifacts.memory import files as files_module
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
-from artifacts.memory.store import FILES, LATEST, MemoryStore
+from artifacts.memory.schemas import SCHEMAS
+from artifacts.memory.store import LATEST, MemoryStore
 
 Build = Callable[..., Memory]
 PUBLISHERS = 2
@@ -130,7 +131,7 @@ def test_a_publisher_that_was_killed_on_an_object_store_leaves_no_version(three:
     first = store.publish(three[0]).version
     whole = MemoryStore(f"memory://{uuid4().hex}")
     other = whole.publish(three[1]).version
-    for file in (f"{name}.parquet" for name in FILES):  # the manifest comes last
+    for file in (f"{name}.parquet" for name in SCHEMAS):  # the manifest comes last
         store.files.write(whole.files.read("demo", other, file), "demo", other, file)
         assert store.versions("demo") == (first,)
         with pytest.raises(ArtifactError):

@@ -3,18 +3,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck
-from artifacts.memory.canonical import canonical, content_hash
+from artifacts.measurement import Bottleneck, Outcome
 from artifacts.memory.records import Transition
-from artifacts.memory.schemas import DIRECTIONS, STRATEGIES, TRANSITIONS
+from artifacts.memory.schemas import DIRECTIONS, STRATEGIES, TRANSITIONS, canonical, content_hash
 from artifacts.memory.tables import transition_rows, transitions_of
-from artifacts.outcome import Outcome
-from artifacts.state import State
 from artifacts.task import FAMILIES, TaskRef
-from artifacts.trajectory import Provenance, TrustFlag
+from artifacts.trajectory import LARGEST_LOG2, SHORTEST_US, Provenance, State, TrustFlag
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
-positive = st.floats(min_value=1e-3, max_value=1e9)
+logarithm = st.floats(min_value=-LARGEST_LOG2, max_value=LARGEST_LOG2)
+positive = st.floats(min_value=SHORTEST_US, max_value=1e9)
 # Parquet text is UTF-8: lone surrogates are refused by the importers before they get here.
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 word = st.text("abcdefgh_.0123", min_size=1, max_size=8)
@@ -28,8 +26,8 @@ def states(draw: st.DrawFn) -> State:
         language=draw(st.sampled_from(Language)),
         bottleneck=draw(st.sampled_from(Bottleneck)),
         fraction_of_bound=draw(st.none() | st.floats(0, 1)),
-        log2_speedup=draw(st.none() | finite),
-        log2_progress=draw(finite),
+        log2_speedup=draw(st.none() | logarithm),
+        log2_progress=draw(logarithm),
         runtime_us=draw(st.none() | positive),
         last_outcome=draw(st.none() | st.sampled_from(Outcome)),
         step=draw(st.integers(0, 1000)),

@@ -9,12 +9,11 @@ import pytest
 
 from artifacts.candidate import Language
 from artifacts.codec import encode
-from artifacts.measurement import Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome, Timing
 from artifacts.run_events import LoggedStep, TaskStarted
 from artifacts.runlog import RunLog
-from artifacts.state import State
-from artifacts.task_identity import kernelbench_task
+from artifacts.task import kernelbench_task
+from artifacts.trajectory import State
 
 REFERENCE = (
     "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.softmax(x, 1)\n"
@@ -50,7 +49,7 @@ def measured(time: float | None) -> Measurement:
     timing = Timing(median_us=time, low_us=time, high_us=time)
     eager = Timing(median_us=100.0, low_us=100.0, high_us=100.0)
     return Measurement(
-        outcome=Outcome.CORRECT, stage="timing", device="NVIDIA A100", timing=timing, baselines={"eager": eager}
+        outcome=Outcome.CORRECT, stage="timing", device="NVIDIA A100", timing=timing, baselines={"eager_fp32": eager}
     )
 
 
@@ -75,7 +74,8 @@ def write_run(root: Path, name: str, problem: str) -> Path:
                     mode="optimize",
                     candidate_sha256=sha,
                     parent_sha256=parent_sha,
-                    direction="",
+                    direction="memory_access",
+                    choice_probability=0.5,
                     strategies=(),
                     plan=plan,
                     state=State(family=task.family, arch="sm_80", language=Language.CUDA, step=step),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.embed import Embedder, HashingEmbedder
+from builder.embed.encoders import Embedder, HashingEmbedder
 
 WORDINGS = {
     "memory_access.vectorized_access": [

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from artifacts.errors import BadInputError
-from builder.cluster import PLAIN_TEXTS, Clustering, ClusterSettings, cluster_texts
-from builder.cluster.taxonomy import seeds
-from builder.embed import Embedder
+from builder.cluster.clustering import PLAIN_TEXTS, cluster_texts
+from builder.cluster.record import Clustering, ClusterSettings
+from builder.cluster.scoring import seeds
+from builder.embed.encoders import Embedder
 from pipeline.commands.memory_cluster import command, read_texts
 
 
@@ -63,7 +64,7 @@ def test_the_command_groups_with_the_settings_that_were_measured(
         seen.append(settings)
         return grouped(texts, embedder, settings)
 
-    monkeypatch.setattr("builder.cluster.cluster_texts", spy)
+    monkeypatch.setattr("builder.cluster.clustering.cluster_texts", spy)
     CliRunner().invoke(command, [str(file), "--model", "hashing", "--seed", "3"], catch_exceptions=False)
     assert seen == [replace(PLAIN_TEXTS, seed=3)]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 
 import pytest
@@ -8,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artifacts.features import FEATURES
-from builder.cluster import UNCLASSIFIED, Assignment, Clustering, ClusterSettings, cluster, cluster_texts
-from builder.cluster.scoring import feature_scores
-from builder.cluster.taxonomy import seed_directions, seeds
-from builder.embed import Embedder
-from builder.link.grouping import TextAction
+from builder.cluster.clustering import LONGEST_NAME, MENDING, _name, cluster, cluster_texts
+from builder.cluster.record import UNCLASSIFIED, Assignment, Clustering, ClusterSettings, TextAction
+from builder.cluster.scoring import feature_scores, seed_directions, seeds
+from builder.describe.glossary import split_identifiers
+from builder.embed.encoders import Embedder
 
 NEEDED = {
     "memory_access", "data_reuse", "parallel_mapping", "boundary_handling", "instruction_throughput", "algorithm",
@@ -27,12 +26,6 @@ def test_texts_go_to_the_strategies_they_mean(embedder: Embedder, texts: list[st
 
 def test_the_same_input_gives_the_same_clustering(embedder: Embedder, texts: list[str]) -> None:
     assert cluster_texts(texts, embedder) == cluster_texts(texts, embedder)
-
-
-def test_texts_read_in_two_processes_give_the_same_clustering(embedder: Embedder, texts: list[str]) -> None:
-    small = ClusterSettings(sample=3)
-    described = [TextAction(text, frozenset(), frozenset()) for text in texts]
-    assert cluster(described, embedder, small, workers=2) == cluster(described, embedder, small)
 
 
 def test_order_and_repetition_do_not_change_an_assignment(embedder: Embedder, texts: list[str]) -> None:
@@ -124,10 +117,43 @@ def test_an_assignment_to_nowhere_is_refused() -> None:
         Clustering(assignments=(stray,), directions=(), strategies=())
 
 
-def test_texts_are_read_in_turn_where_processes_may_have_none_of_their_own(
-    embedder: Embedder, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(multiprocessing.current_process().__dict__["_config"], "daemon", True)
-    actions = [TextAction(text, frozenset(), frozenset()) for text in texts]
-    settings = ClusterSettings(sample=max(2, len(texts) // 2))
-    assert cluster(actions, embedder, settings, workers=2) == cluster(actions, embedder, settings)
+def test_an_identifier_says_what_its_words_say(embedder: Embedder) -> None:
+    """``tune_block_size`` was once taken for a diagnosis."""
+    said, plain = cluster_texts(["tune_block_size", "tune block size"], embedder).assignments
+    assert said.direction_id == plain.direction_id == "parameter_tuning"
+    assert split_identifiers("useSharedMemory in conv_kernel") == "use Shared Memory in conv_kernel"
+
+
+def test_a_step_from_a_correct_parent_mends_nothing(embedder: Embedder) -> None:
+    text = "Fix the compile error: declare the binding of the function"
+    mending, other = (TextAction(text, frozenset(), frozenset(), mends=mends) for mends in (True, False))
+    first, second = cluster([mending, other], embedder).assignments
+    assert first.direction_id in MENDING
+    assert second.direction_id not in MENDING
+
+
+def test_library_calls_and_folded_weights_are_no_launch_overhead(embedder: Embedder) -> None:
+    found = cluster_texts(["Introduce weight folding.", "Call cuBLAS for the product", "Use channels last"], embedder)
+    assert {item.direction_id for item in found.assignments} == {"library"}
+
+
+def test_a_first_kernel_is_named_as_one(embedder: Embedder) -> None:
+    text = "Write an own cuda kernel; introduce shared memory, block 2d, unroll."
+    assert cluster_texts([text], embedder).assignments[0].direction_id == "own_kernel"
+
+
+def test_what_no_direction_covers_becomes_one_with_a_name_that_can_be_read(embedder: Embedder) -> None:
+    texts = [f"Replaced zorgon quibbling by vornal quibbling, variant {number} of the garden" for number in range(6)]
+    loose = ClusterSettings(known=0.9, min_similarity=0.3, cohesion=0.3)
+    found = cluster_texts(texts, embedder, loose)
+    (direction,) = found.directions
+    assert direction.direction_id.startswith("found_")
+    assert direction.name == found.strategies[0].name
+    assert "Replaced" not in direction.name.split()
+    assert len(direction.name) <= LONGEST_NAME
+
+
+def test_a_name_ends_with_a_word(embedder: Embedder) -> None:
+    name = _name((), "drop torch_matmul, torch_convolution and whatever else the module had of its own in there")
+    assert name == "Drop torch matmul"
+    assert _name((), "x" * 30 + " " + "y" * 30) == "X" + "x" * 29

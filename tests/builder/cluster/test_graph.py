@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from builder.cluster.graph import NONE, assign, centres, communities
-from builder.cluster.settings import ClusterSettings
-from builder.embed import Vectors
+from builder.cluster.record import ClusterSettings
+from builder.embed.encoders import Vectors
 
 LOOSE = ClusterSettings(neighbours=5, min_similarity=0.3, min_size=3, cohesion=0.5, resolution=1.0)
 

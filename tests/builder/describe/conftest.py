@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.outcome import Outcome
+from artifacts.measurement import Outcome
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, Step, Trajectory
 

@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from artifacts.device import device_spec
-from artifacts.measurement import Bottleneck
-from artifacts.outcome import Outcome
-from builder.describe.bottleneck import bottleneck, fraction_of_bound, size_regime
-from builder.describe.failure import error_class
+from artifacts.measurement import Bottleneck, Outcome
+from builder.describe.evidence import bottleneck, error_class, fraction_of_bound, size_regime
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck
-from artifacts.outcome import Outcome
+from artifacts.measurement import Bottleneck, Outcome
 from artifacts.trajectory import Step, Trajectory, TrustFlag
-from builder.describe import DescribedStep, describe
+from builder.describe.steps import DescribedStep, describe
 
 VECTORIZED = """
 // four elements per thread with vectorized float4 loads

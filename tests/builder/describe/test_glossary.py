@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.glossary import find_terms, normalise, terms
-from builder.glossary.sure_text import sure_text
+from builder.describe.glossary import find_terms, normalise, terms
+from builder.read.trust import sure_text
 
 
 @pytest.mark.parametrize(

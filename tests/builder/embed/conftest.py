@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.embed import CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder
+from builder.embed.cache import CachedEmbedder
+from builder.embed.encoders import Embedder, HashingEmbedder, SentenceTransformerEmbedder
 
 
 @pytest.fixture(scope="session")

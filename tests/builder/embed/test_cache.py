@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from artifacts.errors import ArtifactError
-from builder.embed import CachedEmbedder, HashingEmbedder, Vectors
+from builder.embed.cache import CachedEmbedder
+from builder.embed.encoders import HashingEmbedder, Vectors
 
 
 @dataclass

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builder.embed import Embedder
+from builder.embed.encoders import Embedder
 
 TEXTS = (
     "Load tiles into shared memory and reuse them",
     "Unroll the inner loop by four",
     "use warp shuffles for the reduction " * 12,
+    "tile the loop " * 11,
+    "tile the loop " * 30,
     "",
     "向量化访存",
 )

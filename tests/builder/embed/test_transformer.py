@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import ArtifactError, BadInputError
-from builder.embed import DEFAULT_MODEL, SentenceTransformerEmbedder
-from builder.embed.transformer import PINNED, find_model, weights_sha256
+from builder.embed.encoders import DEFAULT_MODEL, PINNED, SentenceTransformerEmbedder, find_model, weights_sha256
 
 
 def test_the_default_model_has_the_pinned_weights(transformer: SentenceTransformerEmbedder) -> None:

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.candidate import Language
+from artifacts.measurement import Outcome
 from artifacts.memory.records import LONGEST_KERNEL, Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, Step, Trajectory, TrustFlag
-from builder.describe import describe
-from builder.link.drafts import drafts
-from builder.link.kernels import fastest_kernels
+from builder.describe.raw_transitions import fastest_kernels, raw_transitions
+from builder.describe.steps import describe
 
 READ = Provenance(format="x", importer_version=1, file="f", file_sha256="0" * 64)
 KERNEL = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(x):\n    tl.store(x, {})\n"
@@ -53,8 +52,8 @@ def trajectory(*steps: Step, root: str = KERNEL.format("first")) -> Trajectory:
 
 
 def kept(found: Trajectory) -> list[tuple[str, str]]:
-    """Kernels of the drafts of a trajectory, with their references."""
-    made = [draft.transition for draft in drafts(found, describe(found))]
+    """Kernels of the raw transitions of a trajectory, with their references."""
+    made = [raw.transition for raw in raw_transitions(found, describe(found))]
     assert not any(one.reference for one in made if not one.kernel)
     return [(one.kernel, one.reference) for one in made if one.kernel]
 
@@ -83,7 +82,7 @@ def test_narrower_numbers_are_shown_only_where_the_own_harness_let_them_pass(log
 
 def test_a_kernel_that_lost_its_trust_to_another_log_makes_way_for_the_next() -> None:
     run = trajectory(step("a", 50.0, KERNEL.format("x")))
-    made = next(iter(drafts(run, describe(run)))).transition
+    made = next(iter(raw_transitions(run, describe(run)))).transition
     repeated, sound = replace(_row(made, 0, 0, 0, 5, True), weight=0.35), _row(made, 1, 0, 0, 1, True)
     assert [row for row in fastest_kernels(transition_rows([repeated, sound]))["kernel"].to_pylist() if row] == [
         "kernel 1"
@@ -97,7 +96,7 @@ def test_what_leaves_its_work_to_torch_is_no_kernel() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 5), st.booleans()), max_size=12))
 def test_one_kernel_is_left_for_each_task_the_fastest(rows: list[tuple[int, int, int, bool]]) -> None:
     run = trajectory(step("a", 50.0, KERNEL.format("x")))
-    made = next(iter(drafts(run, describe(run)))).transition
+    made = next(iter(raw_transitions(run, describe(run)))).transition
     table = fastest_kernels(transition_rows([_row(made, number, *row) for number, row in enumerate(rows)]))
     left = {(row["task_id"], row["source"]): row["reward"] for row in table.to_pylist() if row["kernel"]}
     offered: dict[tuple[str, str], float] = {}

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.trajectory import TrustFlag
-from builder.describe.failure import reason
-from builder.describe.sentences import whole_sentences
-from builder.link.fragment import LARGEST, MOST_CHARACTERS, MOST_LINES, added_fragment
-from builder.link.labels import Labels, Named, lineages
+from builder.cluster.record import DirectionNode, Labels
+from builder.describe.evidence import reason
+from builder.describe.fragment import LARGEST, MOST_CHARACTERS, MOST_LINES, added_fragment, outlines
+from builder.describe.plan import whole_sentences
+from builder.describe.raw_transitions import WEIGHTS, weight
+from builder.link.assemble import histories
 from builder.link.risks import Failure, risks
-from builder.link.trust import WEIGHTS, weight
-from builder.link.units import outlines
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def test_every_flag_has_a_weight_and_the_documented_one() -> None:
     assert set(WEIGHTS) == set(TrustFlag)
-    page = (REPOSITORY / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "logs.md").read_text(encoding="utf-8")
     for flag, factor in WEIGHTS.items():
         assert f"| `{flag.value}` | {factor:g} |" in page
 
@@ -142,14 +142,14 @@ def test_infrastructure_errors_teach_nothing() -> None:
 def test_a_history_follows_the_lineage_and_leaves_noise_out() -> None:
     identities = ["c", "a", "b", "other"]
     previous = ["b", "root", "a", ""]
-    assert lineages(identities, previous, ["z", "x", "", "y"]) == ["x", "", "x", ""]
+    assert histories(identities, previous, ["z", "x", "", "y"]) == ["x", "", "x", ""]
 
 
 @given(st.integers(1, 40), st.randoms(use_true_random=False))
 def test_a_history_is_as_long_as_the_way(length: int, rng: object) -> None:
     order = list(range(length))
     rng.shuffle(order)  # type: ignore[attr-defined]
-    found = lineages([str(i) for i in order], [str(i - 1) for i in order], [f"d{i}" for i in order])
+    found = histories([str(i) for i in order], [str(i - 1) for i in order], [f"d{i}" for i in order])
     for place, number in enumerate(order):
         assert found[place].split() == [f"d{i}" for i in range(number)]
 
@@ -159,10 +159,8 @@ def test_labels_name_what_they_use() -> None:
         Labels(
             direction_ids=["x"],
             strategy_ids=[""],
-            directions={"y": Named(name="y", description="")},
-            strategies={},
-            parents={},
-            resources={},
+            directions=(DirectionNode(direction_id="y", name="y", description=""),),
+            strategies=(),
         )
 
 

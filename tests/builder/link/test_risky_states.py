@@ -6,17 +6,16 @@ import random
 from collections.abc import Callable
 
 from artifacts.candidate import Language
+from artifacts.measurement import Outcome
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Direction, Effect, Strategy, Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
-from artifacts.state import State
 from artifacts.task import TaskRef
-from artifacts.trajectory import Provenance
-from builder.link.risky_states import with_risky_states
+from artifacts.trajectory import Provenance, State
+from builder.link.risks import with_risky_states
 
-NOTHING = Effect(mean=0.0, low=0.0, high=0.0, n=0, effective_n=0.0, failures=0)
+NOTHING = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 PLACE = Provenance(format="f", importer_version=1, file="f", file_sha256="0" * 64)
 
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.outcome import Outcome
+from artifacts.measurement import Outcome
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, Step, Trajectory, TrustFlag
-from builder.describe import describe
-from builder.link.drafts import drafts
+from builder.describe.raw_transitions import raw_transitions
+from builder.describe.steps import describe
 
 READ = Provenance(format="x", importer_version=1, file="f", file_sha256="0" * 64)
 
@@ -37,7 +37,7 @@ def run(name: str, start: str = "x = 1\n", **changed: str) -> Trajectory:
 
 
 def siblings(trajectory: Trajectory) -> str:
-    return next(iter(drafts(trajectory, describe(trajectory)))).transition.siblings
+    return next(iter(raw_transitions(trajectory, describe(trajectory)))).transition.siblings
 
 
 def test_children_of_the_same_code_are_siblings_in_whatever_trajectory() -> None:

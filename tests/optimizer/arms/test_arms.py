@@ -6,18 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from artifacts.candidate import Language
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from artifacts.measurement import Bottleneck
-from artifacts.memory.attention import ATTENDED
-from artifacts.memory.htg import Memory
+from artifacts.memory.attention import ATTENDED, DirectionScore
+from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.records import Transition
-from artifacts.state import State
+from artifacts.memory.tables import transition_rows
+from artifacts.trajectory import State
 from optimizer.arms import ARMS, Arm, ArmContext, Choice, make_arm
-from optimizer.selection import SelectionSettings
+from optimizer.arms.registry import WITHOUT_MEMORY
+from optimizer.selection import SelectionSettings, pick_direction
 
-SETTINGS = SelectionSettings(explore=0.0, least_lead=0.0, attention=ATTENDED)
-WITH_MEMORY = [name for name in ARMS if name not in ("feedback", "best-of-n", "world-model")]
+SETTINGS = SelectionSettings(explore=0.0, least_margin=0.0, attention=ATTENDED)
+WITH_MEMORY = [name for name in ARMS if name not in WITHOUT_MEMORY]
 
 
 def arm_named(name: str, memory: Memory, settings: SelectionSettings = SETTINGS) -> Arm:
@@ -130,16 +133,6 @@ def test_a_saturated_resource_is_masked(memory: Memory, softmax_state: State) ->
         assert arm_named(name, memory).choose(ArmContext(state=done)).direction != "access"
 
 
-def test_the_bandit_prefers_what_saved_time_in_this_run(memory: Memory, softmax_state: State) -> None:
-    overlay = [
-        item
-        for direction, reward in (("access", 0.0), ("fusion", 0.0), ("tiling", 2.0))
-        for item in learnt(memory, softmax_state, direction, reward, 30)
-    ]
-    choice = arm_named("bandit", memory).choose(ArmContext(state=softmax_state, overlay=overlay))
-    assert choice.direction == "tiling"
-
-
 def test_exploration_draws_about_its_share(memory: Memory, softmax_state: State) -> None:
     arm = arm_named("htam", memory, replace(SETTINGS, explore=0.3))
     choices = [arm.choose(ArmContext(state=softmax_state, seed=str(number))) for number in range(200)]
@@ -158,15 +151,63 @@ def test_too_little_evidence_closes_the_gate(memory: Memory, softmax_state: Stat
 
 
 def test_a_best_direction_that_does_not_stand_out_closes_the_gate(memory: Memory, softmax_state: State) -> None:
-    far = arm_named("htam", memory, SelectionSettings(explore=0.0, least_lead=1e6))
+    far = arm_named("htam", memory, SelectionSettings(explore=0.0, least_margin=1e6))
     choice = far.choose(ArmContext(state=softmax_state))
     assert choice.direction == ""
     assert "no direction stands out" in choice.gate
-    near = arm_named("htam", memory, SelectionSettings(explore=0.0, least_lead=0.1))
+    near = arm_named("htam", memory, SelectionSettings(explore=0.0, least_margin=0.1))
     assert near.choose(ArmContext(state=softmax_state)).direction == "fusion"
 
 
-@pytest.mark.parametrize("closed", [{"least_evidence": 1e6}, {"least_lead": 1e6}])
+def score(name: str, mean: float, spread: float, effective_n: float) -> DirectionScore:
+    return DirectionScore(
+        direction_id=name, mean=mean, spread=spread, effective_n=effective_n, prior=0.0, masked="", evidence=()
+    )
+
+
+def test_a_direction_without_evidence_does_not_close_the_gate_on_one_that_has_it() -> None:
+    scores = [score("untried", 1.0, 2.0, 0.0), score("proven", 0.9, 0.1, 1000.0), score("worse", 0.8, 0.1, 1000.0)]
+    picked = pick_direction(scores, SelectionSettings(), "seed")
+    assert (picked.direction, picked.probability, picked.gate) == ("proven", 1.0, "")
+
+
+def test_a_closed_gate_names_the_objection_to_the_most_promising_direction_with_evidence() -> None:
+    scores = [score("untried", 1.0, 2.0, 0.0), score("close", 0.1, 0.5, 9.0)]
+    assert "+0.10 (sd 0.50)" in pick_direction(scores, SelectionSettings(), "seed").gate
+    assert "worth 0.0 operators" in pick_direction(scores[:1], SelectionSettings(), "seed").gate
+
+
+def test_strategies_without_evidence_here_do_not_crowd_out_one_that_has_it(
+    memory: Memory, softmax_state: State
+) -> None:
+    known = next(strategy for strategy in memory.strategies if strategy.direction_id == "fusion")
+    foreign = tuple(replace(known, strategy_id=f"fusion.foreign_{number}") for number in range(20))
+    others = tuple(strategy for strategy in memory.strategies if strategy.direction_id != "fusion")
+    rows = [
+        replace(row, strategy_id=known.strategy_id) if row.direction_id == "fusion" else row
+        for row in memory.transitions()
+    ]
+    like = next(row for row in rows if row.direction_id == "fusion" and row.reward is not None)
+    elsewhere = [
+        replace(
+            like,
+            transition_id=f"foreign/{number}",
+            strategy_id=strategy.strategy_id,
+            state=replace(like.state, language=Language.CUDA),
+            reward=6.0,
+            siblings=f"foreign/{number}",
+        )
+        for number, strategy in enumerate(foreign)
+    ]
+    table = transition_rows([*rows, *elsewhere])
+    crowded = refreshed(replace(memory, strategies=(*others, known, *foreign), table=table))
+    arm = make_arm("htam", crowded, SelectionSettings(least_margin=0.0))
+    choice = arm.choose(ArmContext(state=softmax_state))
+    assert choice.direction == "fusion"
+    assert [use.strategy_id for use in choice.strategies] == [known.strategy_id]
+
+
+@pytest.mark.parametrize("closed", [{"least_evidence": 1e6}, {"least_margin": 1e6}])
 def test_behind_a_closed_gate_a_direction_has_the_probability_of_the_random_draw_alone(
     closed: dict[str, float], memory: Memory, softmax_state: State
 ) -> None:

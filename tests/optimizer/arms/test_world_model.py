@@ -10,15 +10,20 @@ from hypothesis import strategies as st
 
 from artifacts.candidate import Language
 from artifacts.codec import decode, encode
-from artifacts.state import State
+from artifacts.trajectory import State
 from optimizer.arms import ArmContext, Choice, make_arm
-from optimizer.arms.intents import MOST, WINDOW, Intent, IntentEdit, candidates, edited, tried
+from optimizer.arms.intents import MOST, WINDOW, IntentEdit, edited, tried
+from optimizer.arms.protocol import Intent, Said
+from optimizer.arms.world_model import WorldModelArm, candidates
 from optimizer.selection import SelectionSettings
 
 STATE = State(family="softmax", arch="cpu", language=Language.CPP)
 FUSE = Intent(number=1, text="fuse", priority=0.4)
 TILE = Intent(number=2, text="tile", priority=0.9, difficulty=5)
 PACK = Intent(number=3, text="pack", priority=0.6)
+
+
+ARM = WorldModelArm(settings=SelectionSettings())
 
 
 def choose(*intents: Intent, explore: float = 0.0, **context: Any) -> Choice:
@@ -46,13 +51,13 @@ def test_a_hard_intent_is_taken_when_nothing_else_is_open() -> None:
 def test_an_intent_that_was_begun_is_stayed_with_until_the_window_closes_it() -> None:
     intents = (FUSE, PACK)
     for count in range(WINDOW):
-        intents = tried(intents, 1, improved=False)
+        intents = tried(intents, 1)
         assert number(choose(*intents)) == (1 if count + 1 < WINDOW else 3)
     assert "without improvement" in intents[0].closed
 
 
 def test_an_improvement_ends_the_row_of_failures() -> None:
-    intents = tried((Intent(number=1, text="fuse", tries=4, fruitless=4),), 1, improved=True)
+    intents = tried((Intent(number=1, text="fuse", tries=4, fruitless=4),), 1, program="3.0", gain=0.5)
     assert (intents[0].tries, intents[0].fruitless, intents[0].closed) == (5, 0, "")
 
 
@@ -121,3 +126,25 @@ def test_any_edits_leave_a_list_with_numbers_of_its_own(edits: list[IntentEdit])
 def test_an_impossible_intent_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"intent|priority"):
         Intent(**({"number": 1, "text": "a"} | wrong))
+
+
+def test_the_tree_is_edited_while_no_intent_is_under_way_and_not_again_in_the_same_step() -> None:
+    begun = Intent(number=1, text="fuse", tries=1)
+    edit = Said(role="intents", text="")
+    assert ARM.question(ArmContext(state=STATE)) == "intents"
+    assert ARM.question(ArmContext(state=STATE, said=(edit,))) == ""
+    assert ARM.question(ArmContext(state=STATE, intents=(begun, PACK))) == ""
+    assert ARM.question(ArmContext(state=STATE, intents=(PACK,))) == "intents"
+    assert ARM.question(ArmContext(state=STATE, mode="repair")) == ""
+
+
+def test_an_intent_starts_from_its_own_program_else_from_that_of_the_one_above() -> None:
+    above = Intent(number=1, text="fuse", program="1.0", closed="done")
+    under = Intent(number=2, text="tile", under=1)
+    assert ARM.start(ArmContext(state=STATE, parent="4.0", intents=(above, under))) == "1.0"
+    assert ARM.start(ArmContext(state=STATE, parent="4.0", intents=tried((above, under), 2, program="2.0"))) == "2.0"
+    assert ARM.start(ArmContext(state=STATE, parent="4.0", intents=(PACK,))) == "4.0"
+
+
+def test_an_intent_cannot_build_on_one_that_is_not_there() -> None:
+    assert edited((), [IntentEdit(text="tile", under=7)])[0].under is None

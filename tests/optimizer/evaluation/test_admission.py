@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from optimizer.evaluation.cell import main
-from optimizer.evaluation.process.channel import Channel, channel_pair
-from optimizer.evaluation.sandbox.devices import device_minors, hide_other_devices, show_device
+from optimizer.evaluation.sandbox import main
+from optimizer.evaluation.sandbox.channel import Channel, channel_pair
+from optimizer.evaluation.sandbox.enter import device_minors, hide_other_devices, show_device
 
 POLICY = {"do": "policy", "programs": False, "memory_gib": 1.0, "cpu_s": 1.0}
 

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.measurement import Measurement
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.build.builder import BuildResult
-from optimizer.evaluation.build.channel import BuildServer
 from optimizer.evaluation.build.command import Stop
+from optimizer.evaluation.build.remote import BuildServer
 from optimizer.evaluation.build.request import BuildRequest
-from optimizer.evaluation.hosts import Device
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.evaluation.process.spawn import ForkServer
-from optimizer.evaluation.stages import Built, Stages
+from optimizer.evaluation.worker.devices import Device
+from optimizer.evaluation.worker.processes import ForkServer
+from optimizer.evaluation.worker.stages import Built, Stages
 
 DEVICE = Device(backend="cuda", index=0, name="a device", key="GPU-0")
 CANDIDATE = """

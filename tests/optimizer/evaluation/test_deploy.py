@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from artifacts.errors import BadInputError
-from optimizer.evaluation.deploy import factory, restore, swap
+from optimizer.evaluation import deploy_runtime
+from optimizer.evaluation.deploy import factory, swap
+from optimizer.evaluation.deploy_runtime import restore
 
 
 class Scaled(nn.Module):
@@ -173,3 +175,54 @@ def test_the_model_itself_can_be_swapped_from_a_winner_file(tmp_path: Path) -> N
 
     (result,) = swap(Exp(), {"": factory(path)}, [[torch.randn(8)]])
     assert result.problem == ""
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_kernel_is_one_operator_of_a_compiled_model(net: Net, backend: str) -> None:
+    x = torch.randn(3, 4)
+    swap(net, {"scaled": lambda _: Fast()}, [[x]])
+    before = Fast.calls
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        found = compiled(x)
+        assert Fast.calls == before + 1
+        assert compiled(torch.randn(5, 4)).shape == (5, 4)  # not verified: the original
+        net.scaled.weight.mul_(2)
+        assert torch.allclose(compiled(x), 2 * found)
+    assert Fast.calls == before + 2
+
+
+def test_a_compiled_model_trains_with_the_original(net: Net) -> None:
+    x = torch.randn(3, 4)
+    net(x).square().sum().backward()
+    wanted = net.scaled.weight.grad
+    net.zero_grad()
+    swap(net, {"scaled": lambda _: Fast()}, [[x]])
+    before = Fast.calls
+    torch.compile(net, backend="aot_eager", fullgraph=True)(x).square().sum().backward()
+    assert Fast.calls == before
+    assert net.scaled.weight.grad is not None
+    assert wanted is not None
+    assert torch.allclose(net.scaled.weight.grad, wanted)
+
+
+def test_the_bare_operator_says_that_it_has_no_gradient() -> None:
+    model, x = Scaled(4).eval(), torch.randn(2, 4)
+    swap(model, {"": lambda _: Fast()}, [[x]])
+    (result,) = deploy_runtime._operator([x.requires_grad_()], [], len(deploy_runtime._CALLS) - 1)
+    with pytest.raises(RuntimeError, match="call the module"):
+        result.sum().backward()
+
+
+def test_several_outputs_keep_their_form_under_compile() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, x.sum(dim=1)
+
+    model, x = Pair().eval(), torch.randn(3, 4)
+    (result,) = swap(model, {"": lambda _: Pair()}, [[x]])
+    assert result.problem == ""
+    with torch.no_grad():
+        found = torch.compile(model, backend="eager", fullgraph=True)(x)
+    assert isinstance(found, tuple)
+    assert torch.equal(found[1], x.sum(dim=1))

@@ -50,5 +50,5 @@ def test_a_binary_file_is_no_candidate(task: Path) -> None:
 
 
 def test_cuda_without_a_device_says_so(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optimizer.evaluation.hosts.shutil.which", lambda name: None)
+    monkeypatch.setattr("optimizer.evaluation.worker.devices.shutil.which", lambda name: None)
     assert isinstance(problem(str(task), str(task), "--backend", "cuda"), UnavailableError)

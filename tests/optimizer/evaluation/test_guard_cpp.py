@@ -11,8 +11,7 @@ from optimizer.evaluation.build.builder import BuildResult
 from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
 from optimizer.evaluation.guard.cpp_rules import check_cpp
-from optimizer.evaluation.guard.guarded_builder import ROUTE, GuardedBuilder
-from optimizer.evaluation.guard.symbols import refused_symbols
+from optimizer.evaluation.guard.static import ROUTE, GuardedBuilder, refused_symbols
 
 
 def fatal(source: str) -> set[str]:

@@ -68,7 +68,7 @@ def test_a_plain_candidate_has_no_fatal_finding() -> None:
         ("inherited_model", "return ext.f(x)", "class M(Model):\n    pass\n"),
         ("inherited_model", "return Model()(x)", ""),
         ("fallback", "if x.shape[0] > 3:\n    return torch.relu(x)\nreturn ext.f(x)", ""),
-        ("fallback", "return ext.f(x) if x.is_cuda else x @ x", ""),
+        ("fallback", "return ext.f(x) if x.sum() > 0 else x @ x", ""),
         ("cache", "self.kept = ext.f(x)\nreturn self.kept", ""),
         ("cache", "y = ext.f(x)\nCACHE[x.shape] = y\nreturn y", "CACHE = {}\n"),
         ("cache", "y = ext.f(x)\nself.all.append(y)\nreturn y", ""),

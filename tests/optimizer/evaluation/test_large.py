@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from optimizer.evaluation import device_memory
-from optimizer.evaluation.judge import correctness, tolerance
-from optimizer.evaluation.judge.correctness import PlainTrial
-from optimizer.evaluation.judge.reference import Reference
-from optimizer.evaluation.judge.task_module import load_task_module
-from optimizer.evaluation.judge.tolerance import mismatch, powerless_controls, tolerance_for
-from optimizer.evaluation.judge.trials import Trial
+from optimizer.evaluation.sandbox import torch_state
+from optimizer.evaluation.verify import correctness, tolerance
+from optimizer.evaluation.verify.correctness import PlainTrial
+from optimizer.evaluation.verify.reference import Reference
+from optimizer.evaluation.verify.task_module import load_task_module
+from optimizer.evaluation.verify.tolerance import mismatch, powerless_controls, tolerance_for
+from optimizer.evaluation.verify.trials import Trial
 
 TASK = """
 import torch
@@ -83,7 +83,7 @@ def test_an_answer_that_is_not_kept_is_the_same_when_asked_for_again(
     case = reference.case(Trial(name="t", seed=3))
     first = reference.answer(case)
     assert not correctness._is_large(first)
-    monkeypatch.setattr(device_memory, "_HOST_BYTES", 3200)
+    monkeypatch.setattr(torch_state, "_HOST_BYTES", 3200)
     assert correctness._is_large(first)
     trial = PlainTrial(case=case, bounds=[], held=None, ask=lambda: reference.answer(case))
     assert torch.equal(trial.answer.exact_tensors[0], first.exact_tensors[0])

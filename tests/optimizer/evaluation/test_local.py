@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UnavailableError
-from artifacts.measurement import Measurement
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
-from optimizer.evaluation.local import LocalEvaluator, LocalSettings
+from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
 
 TASK = """
 import torch
@@ -96,7 +95,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
 def test_a_right_kernel_is_timed_beside_eager(results: dict[str, Measurement]) -> None:
     measurement = results["right"]
     assert measurement.outcome is Outcome.CORRECT, measurement.error
-    assert measurement.speedup("eager") is not None
+    assert measurement.speedup("eager_fp32") is not None
     assert measurement.profile is not None
     assert {"perturbed parameters", "inputs ×-1", "own kernels matter"} <= set(measurement.checks)
 
@@ -115,7 +114,7 @@ def test_an_incumbent_is_measured_in_turns(results: dict[str, Measurement]) -> N
         ("no python", Outcome.COMPILE_ERROR, "SyntaxError"),
         ("raises", Outcome.RUNTIME_ERROR, "my reason"),
         ("does not build", Outcome.COMPILE_ERROR, "nonsense"),
-        ("constant task", Outcome.INFRA_ERROR, "refereed"),
+        ("constant task", Outcome.INFRA_ERROR, "cannot be evaluated: mean and zeros"),
         ("broken task", Outcome.INFRA_ERROR, "missing"),
     ],
 )
@@ -129,6 +128,16 @@ def test_each_failure_has_its_type_and_its_reason(
 def test_the_error_shows_the_candidates_line_and_no_path_of_the_host(results: dict[str, Measurement]) -> None:
     assert "line" in results["raises"].error
     assert "/tmp" not in results["raises"].error
+
+
+def test_a_build_s_error_begins_with_the_compiler_s_first_at_the_candidate_s_line(
+    results: dict[str, Measurement],
+) -> None:
+    wanted = next(number for number, line in enumerate(CANDIDATE.strip().splitlines(), start=1) if "std::max" in line)
+    first = results["does not build"].error.splitlines()[0]
+    assert first.startswith(f"line {wanted}: error: ")
+    assert "nonsense" in first
+    assert results["does not build"].first_error == first
 
 
 def test_a_closed_evaluator_says_so(tmp_path: Path) -> None:

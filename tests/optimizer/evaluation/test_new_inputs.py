@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from artifacts.outcome import Outcome
-from optimizer.evaluation.arguments import FreshArguments, scaled
-from optimizer.evaluation.cell.frozen import frozen
-from optimizer.evaluation.clock import late_ones
+from artifacts.measurement import Outcome
 from optimizer.evaluation.guard.cpp_rules import check_cpp
-from optimizer.evaluation.judge.cell_client import Cell
-from optimizer.evaluation.judge.failure import Failure
-from optimizer.evaluation.judge.trials import TRANSFORMS, other_numbers, transformed, twins
-from optimizer.evaluation.process.channel import Channel, channel_pair
+from optimizer.evaluation.sandbox.channel import Channel, channel_pair
+from optimizer.evaluation.sandbox.clock import FreshArguments, late_ones, scaled
+from optimizer.evaluation.sandbox.own_kernels import frozen
+from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.sandbox_client import SandboxClient
+from optimizer.evaluation.verify.trials import TRANSFORMS, other_numbers, transformed, twins
 
 
 def test_a_cell_and_its_judge_scale_inputs_to_the_same_bits() -> None:
@@ -58,16 +57,16 @@ def test_calls_that_the_host_brought_late_are_known_by_what_it_can_do() -> None:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Cell, Channel]]:
+def ends() -> Iterator[tuple[SandboxClient, Channel]]:
     ours, theirs = channel_pair()
     other = Channel(theirs)
-    yield Cell(ours, 10.0), other
+    yield SandboxClient(ours, 10.0), other
     ours.close()
     other.close()
 
 
 @pytest.mark.parametrize("samples", [[1.0], [float("nan"), 1.0], [-1.0, 1.0], [0.0, 1.0], ["1", 1.0], None])
-def test_times_that_are_none_are_refused(ends: tuple[Cell, Channel], samples: object) -> None:
+def test_times_that_are_none_are_refused(ends: tuple[SandboxClient, Channel], samples: object) -> None:
     ends[1].send({"samples_us": samples})
     with pytest.raises(Failure) as caught:
         ends[0].time([0, 1])
@@ -77,14 +76,14 @@ def test_times_that_are_none_are_refused(ends: tuple[Cell, Channel], samples: ob
 @pytest.mark.parametrize(
     ("said", "outcome"), [("correct", "rejected"), ("nonsense", "rejected"), ("timeout", "timeout")]
 )
-def test_a_cell_names_no_good_verdict(ends: tuple[Cell, Channel], said: str, outcome: str) -> None:
+def test_a_cell_names_no_good_verdict(ends: tuple[SandboxClient, Channel], said: str, outcome: str) -> None:
     ends[1].send({"error": said, "text": "t"})
     with pytest.raises(Failure) as caught:
         ends[0].time([0])
     assert caught.value.outcome.value == outcome
 
 
-def test_every_timed_call_has_a_factor_of_its_own(ends: tuple[Cell, Channel]) -> None:
+def test_every_timed_call_has_a_factor_of_its_own(ends: tuple[SandboxClient, Channel]) -> None:
     ends[1].send({"samples_us": [1.0] * 50})
     ends[0].time([0] * 50)
     factors = ends[1].receive(10)[0]["factors"]

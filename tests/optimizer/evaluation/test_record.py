@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from optimizer.evaluation.cell.record import recorded_operators
+from optimizer.evaluation.sandbox.recording import recorded_operators
 
 
 @pytest.fixture

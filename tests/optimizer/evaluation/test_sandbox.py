@@ -8,10 +8,9 @@ import struct
 
 import pytest
 
-from optimizer.evaluation.process.spawn import server_environment
-from optimizer.evaluation.sandbox import features
-from optimizer.evaluation.sandbox.landlock import landlock_version
-from optimizer.evaluation.sandbox.seccomp import filter_code
+from optimizer.evaluation.sandbox.kernel_filters import filter_code, landlock_version
+from optimizer.evaluation.sandbox.probe import features
+from optimizer.evaluation.worker.processes import server_environment
 
 
 def test_every_layer_that_is_named_bars_what_it_should() -> None:

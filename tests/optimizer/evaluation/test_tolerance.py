@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.evaluation.judge.tolerance import mismatch, powerless_controls, tolerance_for
+from optimizer.evaluation.verify.tolerance import mismatch, powerless_controls, tolerance_for
 
 
 def product(seed: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,3 +82,50 @@ def test_a_constant_task_has_no_power_and_says_so() -> None:
 def test_an_ill_conditioned_reference_gives_no_bounds() -> None:
     exact = torch.randn(100, dtype=torch.float64)
     assert tolerance_for(exact, (exact + 0.1).float()) is None
+
+
+def as_tf32(tensor: torch.Tensor, *, cut_off: bool = False) -> torch.Tensor:
+    """Operands as tensor cores take them: 10 bits of mantissa, rounded by libraries, cut off by hardware."""
+    bits = tensor.contiguous().view(torch.int32)
+    nearest = 0 if cut_off else 0x0FFF + ((bits >> 13) & 1)
+    return ((bits + nearest) & ~0x1FFF).view(torch.float32)
+
+
+def products(layers: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    matrices = [torch.randn(96, 96, generator=generator) for _ in range(layers + 1)]
+    return matrices, torch.linalg.multi_dot([matrix.double() for matrix in matrices])
+
+
+def chained(matrices: list[torch.Tensor], convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Each product with operands converted, sums in float64 and results in float32."""
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        result = (convert(result).double() @ convert(matrix).double()).float()
+    return result
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_the_tf32_class_takes_tf32_and_nothing_coarser(layers: int) -> None:
+    matrices, exact = products(layers)
+    native = chained(matrices, as_tf32)
+    tolerance = tolerance_for(exact, native, tf32=True)
+    assert tolerance is not None
+    assert mismatch(native, exact, tolerance) == ""
+    assert mismatch(chained(matrices, lambda each: as_tf32(each, cut_off=True)), exact, tolerance) == ""
+    assert mismatch(chained(matrices, torch.Tensor.float), exact, tolerance) == ""
+    assert "precision" in mismatch(chained(matrices, lambda each: each.bfloat16().float()), exact, tolerance)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_the_strict_class_refuses_tf32(layers: int) -> None:
+    matrices, exact = products(layers)
+    tolerance = tolerance_for(exact, chained(matrices, torch.Tensor.float))
+    assert tolerance is not None
+    assert mismatch(chained(matrices, torch.Tensor.float), exact, tolerance) == ""
+    assert mismatch(chained(matrices, as_tf32), exact, tolerance)
+
+
+def test_tf32_widens_the_bounds_of_float32_outputs_only() -> None:
+    exact, native = product(5, torch.float16)
+    assert tolerance_for(exact, native, tf32=True) == tolerance_for(exact, native)

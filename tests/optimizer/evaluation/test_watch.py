@@ -8,20 +8,20 @@ from typing import Any, cast
 
 import pytest
 
-from artifacts.measurement import GuardFinding, Measurement, Timing
-from artifacts.outcome import Outcome
-from optimizer.evaluation.hosts import Device
+from artifacts.measurement import GuardFinding, Measurement, Outcome, Timing
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.evaluation.judge.cell_client import Cell
-from optimizer.evaluation.judge.failure import Failure
-from optimizer.evaluation.judge.host_load import HostLoad
-from optimizer.evaluation.judge.watch import clocks_disagree, seen_from_outside
-from optimizer.evaluation.stages import Built, Stages
+from optimizer.evaluation.verify.effort import Effort
+from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.plausibility import HostLoad, clocks_disagree, seen_from_outside
+from optimizer.evaluation.verify.sandbox_client import SandboxClient
+from optimizer.evaluation.worker.devices import Device
+from optimizer.evaluation.worker.stages import Built, Stages
 
+CLOSE = Effort.deserved("cpu", 100.0, 100.0, None)
 REPORTED = Timing(median_us=100.0, low_us=99.0, high_us=101.0)
 
 
-class SlowCell:
+class SlowSandbox:
     """Says nothing itself; a call takes so many microseconds of one core."""
 
     def __init__(self, call_us: float) -> None:
@@ -33,13 +33,15 @@ class SlowCell:
 
 def verdict(real_us: float, backend: str, *, busy: bool) -> Outcome:
     with pytest.raises(Failure) as caught:
-        seen_from_outside(cast(Cell, SlowCell(real_us)), 3, REPORTED, backend, lambda: busy)
+        seen_from_outside(cast(SandboxClient, SlowSandbox(real_us)), 3, REPORTED, backend, lambda: busy, CLOSE)
     assert [finding.rule for finding in caught.value.findings] == ["clock"]
     return caught.value.outcome
 
 
 def test_a_plausible_time_passes() -> None:
-    assert seen_from_outside(cast(Cell, SlowCell(150.0)), 3, REPORTED, "cpu", lambda: False) == pytest.approx(150.0)
+    assert seen_from_outside(
+        cast(SandboxClient, SlowSandbox(150.0)), 3, REPORTED, "cpu", lambda: False, CLOSE
+    ) == pytest.approx(150.0)
 
 
 def test_a_moderate_difference_on_a_busy_machine_is_no_verdict() -> None:
@@ -78,13 +80,13 @@ def test_a_kernel_that_does_not_say_explains_nothing(tmp_path: Path) -> None:
 
 
 class ScriptedStages(Stages):
-    """Judges as the script says."""
+    """Verifiers as the script says."""
 
     def __init__(self, folder: Path, script: list[Measurement]) -> None:
         super().__init__(cast(Any, None), cast(Any, None), folder)
         self.script = script
 
-    def _judged(self, job: EvaluationJob, device: Device, *, alone: bool = False) -> Measurement:
+    def _verified(self, job: EvaluationJob, device: Device, *, alone: bool = False) -> Measurement:
         return self.script.pop(0)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from artifacts.codec import encode
 from artifacts.errors import BadInputError
-from artifacts.measurement import Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome, Timing
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.evaluation.worker import finished_jobs, main, read_jobs, write_results
-from optimizer.run.exchange import Told, read_told
+from optimizer.evaluation.worker.__main__ import main
+from optimizer.evaluation.worker.job_files import finished_jobs, read_jobs, write_results
+from optimizer.run.exchange import Received, read_received
 
 
 def job(name: str) -> EvaluationJob:
@@ -30,11 +30,11 @@ def test_results_are_there_as_soon_as_they_are_known(tmp_path: Path) -> None:
 
     def results() -> object:
         yield "a", measurement()
-        assert finished_jobs(out) == {"a"}
+        assert set(finished_jobs(out)) == {"a"}
         yield "b", measurement()
 
     assert write_results(out, results()) == 2  # type: ignore[arg-type]
-    assert finished_jobs(out) == {"a", "b"}
+    assert set(finished_jobs(out)) == {"a", "b"}
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
@@ -43,8 +43,18 @@ def test_a_torn_last_line_is_cut_off_and_nothing_else(tmp_path: Path, cut: int) 
     write_results(out, iter([("a", measurement()), ("b", measurement())]))
     whole = out.read_bytes()
     out.write_bytes(whole[:-cut])
-    assert finished_jobs(out) == {"a"}
+    assert set(finished_jobs(out)) == {"a"}
     assert out.read_bytes() == whole[: whole.index(b"\n") + 1]
+
+
+def test_a_line_that_cannot_be_read_costs_no_result_after_it(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    write_results(out, iter([("a", measurement()), ("b", measurement())]))
+    first, second = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(first + b'{"job_id": "of another version", "measurement": {}}\n' + second)
+    before = out.read_bytes()
+    assert set(finished_jobs(out)) == {"a", "b"}
+    assert out.read_bytes() == before
 
 
 def test_finished_jobs_are_not_run_again(tmp_path: Path) -> None:
@@ -63,7 +73,7 @@ def test_a_worker_without_jobs_says_so_and_leaves_results_that_a_run_can_be_told
     jobs.touch()
     assert main([str(jobs), "--out", str(out)]) == 0
     assert "nothing to do, 0 jobs in" in capsys.readouterr().err
-    assert read_told([out]) == Told(answers={}, measurements={})
+    assert read_received([out]) == Received(answers={}, measurements={})
 
 
 @pytest.mark.parametrize("line", ["no json", "{}", '{"job_id": 1}', "[]"])
@@ -82,7 +92,7 @@ def test_a_missing_file_is_one_line_and_exit_code_one(tmp_path: Path, capsys: py
 def test_cuda_jobs_without_a_device_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optimizer.evaluation.hosts.shutil.which", lambda name: None)
+    monkeypatch.setattr("optimizer.evaluation.worker.devices.shutil.which", lambda name: None)
     path = tmp_path / "jobs.jsonl"
     cuda = EvaluationJob(job_id="a", task_id="t", task_source="a", candidate_source="b", backend="cuda", seed=1)
     path.write_text(json.dumps(encode(cuda)) + "\n", encoding="utf-8")

@@ -13,11 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from artifacts.codec import encode
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
-from optimizer.evaluation.pool.folder import PoolFolder
 
 TASK = """
 import torch
@@ -106,28 +103,3 @@ def test_a_worker_of_a_file_of_jobs_keeps_what_is_measured(tmp_path: Path) -> No
     assert "interrupted" in lines[-1]
     assert [line.split(":")[0] for line in lines] == ["worker"] * len(lines), lines  # no traceback, whoever came first
     assert [json.loads(line)["job_id"] for line in out.read_text().splitlines()] == ["quick"]
-
-
-@pytest.mark.parametrize("busy", [True, False])
-def test_a_worker_of_a_pool_gives_back_what_it_has_and_leaves(tmp_path: Path, busy: bool) -> None:
-    pool = PoolFolder(tmp_path / "pool")
-    if busy:
-        pool.submit(job("endless", ENDLESS))
-    with worker("--pool", str(pool.path), "--backend", "cpu", "--cache", str(tmp_path / "cache")) as process:
-        if busy:
-            until(lambda: names(pool, "leases"), process)
-            assert process.stderr is not None
-            interrupt(process)
-            assert any("1 under way" in line for line in iter(process.stderr.readline, ""))
-            assert names(pool, "leases")
-        else:
-            until(lambda: pool.living(pool.now()), process)
-        interrupt(process)
-        code, lines = ended(process)
-    assert (code, len([line for line in lines if "takes jobs" not in line])) == (130, 1), lines
-    assert [name.rpartition(".")[2] for name in names(pool, "jobs")] == ["0"] * busy  # no worker was lost with it
-    assert names(pool, "leases") + names(pool, "workers") + names(pool, "results") == []
-
-
-def names(pool: PoolFolder, folder: str) -> list[str]:
-    return [path.name for path in (pool.path / folder).iterdir()]

@@ -90,11 +90,6 @@ class FakeOpenAi:
     tokens: int = 0
     """What the server would bill: all of every answer that it began, as far as it was sent."""
     most_at_once: int = 0
-    files: dict[str, bytes] = field(default_factory=dict)
-    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
-    polls_until_done: int = 2
-    batch_error: str = ""
-    has_batches: bool = True
     url: str = ""
     _at_once: int = 0
 
@@ -138,14 +133,9 @@ class FakeOpenAi:
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        method, path, _ = head.split(" ", 2)
         headers = {name.lower(): value for name, value in re.findall(r"^([\w-]+):\s*(.*?)\r$", head, re.MULTILINE)}
         content = await reader.readexactly(int(headers.get("content-length", 0)))
-        if path.endswith("/chat/completions"):
-            return await self._chat(json.loads(content), headers, writer)
-        status, answer = self._storage(method, path.removeprefix("/v1"), headers, content)
-        await _send(writer, status, answer)
-        return True
+        return await self._chat(json.loads(content), headers, writer)
 
     async def _chat(self, body: dict[str, Any], headers: dict[str, str], writer: asyncio.StreamWriter) -> bool:
         fault = self.fault(len(self.seen), body)
@@ -164,55 +154,11 @@ class FakeOpenAi:
                 await _send(writer, status, json.dumps({"error": error}).encode(), more)
                 return True
             reply = self.answer(body)
-            whole = await (_stream if body.get("stream") else _piece)(self, writer, body, reply, fault)
+            whole = await _stream(self, writer, body, reply, fault)
             self.delivered[question] += whole
             return whole
         finally:
             self._at_once -= 1
-
-    def _storage(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, bytes]:
-        """Files and batches, as the Batch API has them."""
-        if not self.has_batches:
-            return 404, json.dumps({"error": {"message": f"no such path; key {KEY}"}}).encode()
-        if (method, path) == ("POST", "/files"):
-            name = f"file-{len(self.files)}"
-            self.files[name] = _upload(headers["content-type"], content)
-            return 200, json.dumps({"id": name, "object": "file", "purpose": "batch"}).encode()
-        if (method, path) == ("POST", "/batches"):
-            made = json.loads(content) | {"id": f"batch-{len(self.batches)}", "object": "batch", "polls": 0}
-            self.batches[made["id"]] = made
-            return 200, json.dumps(self._batch(made)).encode()
-        if path.startswith("/batches/"):
-            return 200, json.dumps(self._batch(self.batches[path.split("/")[2]])).encode()
-        if path.startswith("/batches"):
-            data = [self._batch(made) for made in reversed(self.batches.values())]
-            return 200, json.dumps({"object": "list", "data": data, "has_more": False}).encode()
-        return 200, self.files[path.split("/")[2]]
-
-    def _batch(self, made: dict[str, Any]) -> dict[str, Any]:
-        made["polls"] += 1
-        done = made["polls"] > self.polls_until_done
-        if done and self.batch_error:
-            errors = {"object": "list", "data": [{"message": self.batch_error, "code": "x"}]}
-            return made | {"status": "failed", "errors": errors}
-        if done and "output_file_id" not in made:
-            lines = self.files[made["input_file_id"]].splitlines()
-            good, bad = self._work(lines)
-            made["output_file_id"], made["error_file_id"] = f"out-{made['id']}", f"err-{made['id']}"
-            self.files[made["output_file_id"]], self.files[made["error_file_id"]] = good, bad
-        return made | {"status": "completed" if done else "in_progress"}
-
-    def _work(self, lines: list[bytes]) -> tuple[bytes, bytes]:
-        good, bad = [], []
-        for number, line in enumerate(lines):
-            data = json.loads(line)
-            if self.fault(number, data["body"]):
-                bad.append({"custom_id": data["custom_id"], "error": {"message": "expired"}})
-                continue
-            self.delivered[_question(data["body"])] += 1
-            body = completion(data["body"], self.answer(data["body"]), None)
-            good.append({"custom_id": data["custom_id"], "response": {"status_code": 200, "body": body}})
-        return tuple("".join(json.dumps(line) + "\n" for line in side).encode() for side in (good, bad))
 
 
 def tokens(body: dict[str, Any], reply: str) -> int:
@@ -231,26 +177,6 @@ def completion(body: dict[str, Any], reply: str, fault: Fault | None) -> dict[st
     result = {"id": "c", "object": "chat.completion", "created": 0, "model": body["model"] + "-served"}
     result["choices"] = [{"index": 0, "message": message, "finish_reason": finish}]
     return result | ({} if fault is Fault.NO_USAGE else {"usage": usage})
-
-
-async def _piece(
-    server: FakeOpenAi, writer: asyncio.StreamWriter, body: dict[str, Any], reply: str, fault: Fault | None
-) -> bool:
-    content = json.dumps(completion(body, reply, fault)).encode()
-    server.tokens += tokens(body, reply)
-    if fault in (Fault.SLOW, Fault.KEEP_ALIVE):
-        await asyncio.sleep(server.stall_s)
-    if fault in (Fault.CUT, Fault.CUT_QUIETLY, Fault.ERROR_EVENT):
-        writer.write(_head(200, len(content)) + content[: len(content) // 2])
-        await writer.drain()
-        return False
-    if fault is Fault.BAD_JSON:
-        content = content[:-3]
-    if fault is Fault.NOT_JSON:
-        await _send(writer, 200, b"<html>busy</html>", kind="text/html")
-    else:
-        await _send(writer, 200, content)
-    return fault not in (Fault.BAD_JSON, Fault.NOT_JSON)
 
 
 async def _stream(
@@ -316,8 +242,8 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
-def _head(status: int, length: int, more: dict[str, str] | None = None, kind: str = "application/json") -> bytes:
-    lines = {"content-type": kind, "content-length": str(length)} | (more or {})
+def _head(status: int, length: int, more: dict[str, str] | None = None) -> bytes:
+    lines = {"content-type": "application/json", "content-length": str(length)} | (more or {})
     fields = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"HTTP/1.1 {status} X\r\n{fields}\r\n".encode()
 
@@ -327,9 +253,8 @@ async def _send(
     status: int,
     content: bytes,
     more: dict[str, str] | None = None,
-    kind: str = "application/json",
 ) -> None:
-    writer.write(_head(status, len(content), more, kind) + content)
+    writer.write(_head(status, len(content), more) + content)
     await writer.drain()
 
 
@@ -337,13 +262,6 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     """Drop the connection with a reset, as a crashed gateway does."""
     writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
-
-
-def _upload(kind: str, content: bytes) -> bytes:
-    boundary = kind.split("boundary=")[1].encode()
-    parts = content.split(b"--" + boundary)
-    part = next(part for part in parts if b'name="file"' in part)
-    return part.split(b"\r\n\r\n", 1)[1].removesuffix(b"\r\n")
 
 
 def _question(body: dict[str, Any]) -> str:

@@ -158,8 +158,8 @@ def test_an_answer_under_way_is_kept_when_its_caller_gives_up(tmp_path: Path) ->
     assert Cassette(tmp_path / "c.jsonl").find(request().key) is not None
 
 
-def replay(path: Path, asked: LlmRequest, *, by_slot: bool = False) -> LlmAnswer:
-    return asyncio.run(ReplayClient(Cassette(path), by_slot=by_slot).complete(asked))
+def replay(path: Path, asked: LlmRequest) -> LlmAnswer:
+    return asyncio.run(ReplayClient(Cassette(path)).complete(asked))
 
 
 @pytest.fixture
@@ -169,16 +169,16 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path / "c.jsonl"
 
 
-def test_a_replay_miss_names_what_differs(recorded: Path) -> None:
-    with pytest.raises(UnavailableError, match="task 't/2' instead of 't/1'"):
+def test_a_replay_miss_says_what_was_recorded(recorded: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"for t/2 at 0\.0: it knows t/1"):
         replay(recorded, request("time: 12 us.", task="t/2", slot="0.0", purpose="optimize"))
-    with pytest.raises(UnavailableError, match="message 1 has another text"):
-        replay(recorded, request("time: 13 us", task="t/1", slot="0.0", purpose="optimize"))
+    with pytest.raises(UnavailableError, match=r"of this task it holds 0\.0"):
+        replay(recorded, request("time: 13 us", task="t/1", slot="1.0", purpose="optimize"))
 
 
-def test_by_slot_another_wording_gets_the_answer_once_and_says_so(recorded: Path) -> None:
+def test_another_wording_gets_the_answer_of_its_place_once_and_says_so(recorded: Path) -> None:
     async def twice() -> LlmAnswer:
-        client = ReplayClient(Cassette(recorded), by_slot=True)
+        client = ReplayClient(Cassette(recorded))
         answer = await client.complete(request("time: 13 us", task="t/1", slot="0.0"))
         with pytest.raises(UnavailableError):
             await client.complete(request("time: 14 us", task="t/1", slot="0.0"))

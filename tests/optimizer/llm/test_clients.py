@@ -1,6 +1,8 @@
 """What every client owes to the search, whatever is behind it."""
 
 import asyncio
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,19 +11,17 @@ import pytest
 from fake_openai import KEY, FakeOpenAi, Fault
 
 from artifacts.errors import HtamError
-from optimizer.llm.batch_client import BatchClient, BatchSettings
 from optimizer.llm.cassette import Cassette, RecordingClient, ReplayClient
-from optimizer.llm.endpoint import Endpoint
-from optimizer.llm.meter import Meter
-from optimizer.llm.openai_client import ClientSettings, OpenAiClient
-from optimizer.llm.prices import Price, PriceTable
+from optimizer.llm.command_client import CommandClient, CommandSettings
+from optimizer.llm.openai_client import ClientSettings, Endpoint, OpenAiClient
+from optimizer.llm.prices import Meter, Price, PriceTable
 from optimizer.llm.protocol import LlmAnswer, LlmClient, LlmRequest, Message
 
 METER = Meter(PriceTable(models={"m": Price(input=1.0, output=1.0)}))
 
 
 def request(text: str) -> LlmRequest:
-    return LlmRequest(model="m", messages=(Message(role="user", content=text),), max_tokens=100)
+    return LlmRequest(model="m", messages=(Message(role="user", content=text),), max_tokens=100, task=text)
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -35,16 +35,29 @@ async def ask(client: LlmClient, *texts: str) -> list[LlmAnswer | BaseException]
         await client.close()
 
 
-@pytest.fixture(params=["endpoint", "batch", "recording", "replay"])
+COMMAND = """import json, sys
+prompt = sys.stdin.read().strip()
+if "z" in prompt:
+    sys.exit("no answer to that")
+answer = "answer to " + prompt
+sys.stdout.write(answer)
+usage = {"model": "m-served", "cost_usd": 0.01, "prompt_tokens": 1, "completion_tokens": len(answer) // 4}
+print("thinking\\n" + json.dumps(usage), file=sys.stderr)
+"""
+
+
+@pytest.fixture(params=["endpoint", "command", "recording", "replay"])
 def client_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[FakeOpenAi], LlmClient]]:
     """Each kind of client; that of a replay knows the answers to ``a`` to ``e``."""
 
     def make(server: FakeOpenAi) -> LlmClient:
+        if request.param == "command":
+            script = tmp_path / "answer it.py"
+            script.write_text(COMMAND)
+            command = shlex.join([sys.executable, str(script)])
+            return CommandClient(command, settings=CommandSettings(attempts=2, wait_s=0.01))
         endpoint = Endpoint(key=KEY, base_url=server.url)
         direct = OpenAiClient(endpoint, meter=METER, settings=ClientSettings(attempts=2, first_wait_s=0.01))
-        if request.param == "batch":
-            quick = BatchSettings(gather_s=0.02, poll_s=0.01)
-            return BatchClient(endpoint, meter=METER, state=tmp_path / "batches.jsonl", settings=quick)
         if request.param == "endpoint":
             return direct
         recording = RecordingClient(direct, Cassette(tmp_path / "cassette.jsonl", writable=True))

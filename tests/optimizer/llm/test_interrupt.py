@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def answers(folder: Path) -> int:
     return sum(event.kind == "answer" for event in RunLog.open(folder / "run").events())
 
 
-def test_the_first_ctrl_c_keeps_what_is_under_way_and_asks_for_nothing_new(tmp_path: Path) -> None:
+def test_the_first_ctrl_c_keeps_what_is_under_way_and_asks_for_nothing_new(
+    tmp_path: Path, tell_references: Callable[[Path], None]
+) -> None:
     (tmp_path / "tasks").mkdir()
     for factor in range(3):
         (tmp_path / "tasks" / f"times_{factor}.py").write_text(TASK.format(factor=factor))
@@ -55,6 +58,8 @@ def test_the_first_ctrl_c_keeps_what_is_under_way_and_asks_for_nothing_new(tmp_p
         return ANSWER
 
     with FakeOpenAi(answer=slow) as server:
+        optimize(tmp_path, server).communicate(timeout=120)
+        tell_references(tmp_path / "run")
         first = optimize(tmp_path, server)
         assert asked.wait(120)
         first.send_signal(signal.SIGINT)

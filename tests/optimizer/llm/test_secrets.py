@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def task(tmp_path: Path) -> str:
     return str(tmp_path / "double.py")
 
 
-def test_a_run_leaves_the_key_nowhere_even_if_the_endpoint_repeats_it(tmp_path: Path, task: str) -> None:
+def test_a_run_leaves_the_key_nowhere_even_if_the_endpoint_repeats_it(
+    tmp_path: Path, task: str, tell_references: Callable[[Path], None]
+) -> None:
     run = tmp_path / "run"
     leaky = (
         f"PLAN: the key is {KEY}\n```python\n# {KEY}\nimport torch\n\nclass ModelNew(torch.nn.Module):\n    pass\n```\n"
@@ -51,6 +54,8 @@ def test_a_run_leaves_the_key_nowhere_even_if_the_endpoint_repeats_it(tmp_path: 
     options = ("--llm", "openai:m", "--arm", "feedback", "--evaluator", "files", "--device", "cpu", "--steps", "1")
     with FakeOpenAi(answer=lambda body: leaky, fault=lambda number, body: Fault.CUT if number == 0 else None) as server:
         printed = htam("optimize", task, "--run", str(run), *options, server=server)
+        tell_references(run)
+        printed += htam("optimize", task, "--run", str(run), *options, server=server)
         printed += htam("ask", str(run), server=server)
     assert server.seen[-1].authorization == f"Bearer {KEY}"
     assert KEY not in json.dumps([seen.body for seen in server.seen])
@@ -61,9 +66,13 @@ def test_a_run_leaves_the_key_nowhere_even_if_the_endpoint_repeats_it(tmp_path: 
     assert any("[key]" in path.read_text() for path in (run / "candidates").iterdir())
 
 
-def test_a_wrong_key_is_one_line_without_the_key(tmp_path: Path, task: str) -> None:
+def test_a_wrong_key_is_one_line_without_the_key(
+    tmp_path: Path, task: str, tell_references: Callable[[Path], None]
+) -> None:
     options = ("--llm", "openai:m", "--arm", "feedback", "--evaluator", "files", "--device", "cpu", "--steps", "1")
     with FakeOpenAi(fault=lambda number, body: Fault.BAD_KEY) as server:
+        htam("optimize", task, "--run", str(tmp_path / "run"), *options, server=server)
+        tell_references(tmp_path / "run")
         printed = htam("optimize", task, "--run", str(tmp_path / "run"), *options, server=server, ok=False)
     assert "refused m (401)" in printed
     assert "Traceback" not in printed

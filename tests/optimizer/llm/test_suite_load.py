@@ -14,24 +14,20 @@ from fake_openai import KEY, FakeOpenAi, Fault
 
 from artifacts.candidate import Language
 from artifacts.errors import BudgetExceededError
-from artifacts.measurement import Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome, Timing
 from artifacts.runlog import RunLog
 from artifacts.task import TaskRef
 from optimizer.arms import make_arm
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.budget import Budget, BudgetLimits
 from optimizer.llm.cassette import Cassette, RecordingClient
-from optimizer.llm.endpoint import Endpoint
-from optimizer.llm.meter import Meter
-from optimizer.llm.openai_call import Timeouts
-from optimizer.llm.openai_client import ClientSettings, OpenAiClient
-from optimizer.llm.prices import Price, PriceTable
-from optimizer.llm.prompt import PromptSettings
-from optimizer.search.journal import Journal
+from optimizer.llm.openai_client import ClientSettings, Endpoint, OpenAiClient
+from optimizer.llm.prices import Meter, Price, PriceTable
+from optimizer.prompting.context import Target
+from optimizer.prompting.request import PromptSettings
+from optimizer.search.effects import EffectLog
 from optimizer.search.session import Session, Standing
 from optimizer.search.settings import SearchSettings
-from optimizer.search.situation import Target
 from optimizer.search.task_search import RunSettings
 from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
@@ -55,7 +51,7 @@ class InstantBench:
         timing = Timing(median_us=time, low_us=time, high_us=time)
         eager = Timing(median_us=100.0, low_us=100.0, high_us=100.0)
         return Measurement(
-            outcome=Outcome.CORRECT, stage="timing", device="cpu", timing=timing, baselines={"eager": eager}
+            outcome=Outcome.CORRECT, stage="timing", device="cpu", timing=timing, baselines={"eager_fp32": eager}
         )
 
 
@@ -73,7 +69,7 @@ def one_in_four(seed: int) -> Callable[[int, dict[str, Any]], Fault | None]:
 
 
 def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Standing:
-    """One sitting of a run over ``tasks`` tasks, as ``htam optimize`` puts it together."""
+    """One session of a run over ``tasks`` tasks, as ``htam optimize`` puts it together."""
     refs = [TaskRef(task_id=f"test/-/{number}", suite="test", family="softmax") for number in range(tasks)]
     found = [Task(ref=ref, source=f"# {ref.task_id}", path="", dtype="float32", size="small") for ref in refs]
     run = RunSettings(
@@ -85,23 +81,23 @@ def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Stan
         prompt=PromptSettings(model="m", language=Language.CPP, device="cpu", max_tokens=500),
     )
     chosen = ClientSettings(
-        concurrency=32, attempts=20, first_wait_s=0.01, timeouts=Timeouts(first_byte=60.0, stall=2.0, total=60.0)
+        concurrency=32, attempts=20, first_wait_s=0.01, first_byte_s=60.0, stall_s=2.0, total_s=60.0
     )
 
-    async def sitting() -> Standing:
+    async def advance() -> Standing:
         log = RunLog.open(path) if RunLog.is_run(path) else RunLog.create(path, {})
         inner = OpenAiClient(Endpoint(key=KEY, base_url=server.url), meter=Meter(PRICES, budget), settings=chosen)
         client = RecordingClient(inner, Cassette(path / "cassette.jsonl", writable=True))
         arm = make_arm("feedback", None, SelectionSettings())
         try:
             return await Session(
-                found, arm, run, Journal(log), llm=client, bench=InstantBench(), budget=budget
+                found, arm, run, EffectLog(log), llm=client, evaluations=InstantBench(), budget=budget
             ).advance()
         finally:
             await client.close()
             log.close()
 
-    return asyncio.run(sitting())
+    return asyncio.run(advance())
 
 
 def steps_of(path: Path) -> Counter[str]:
@@ -130,7 +126,7 @@ def test_a_suite_stops_within_its_budget_and_goes_on_without_paying_again(tmp_pa
     budget = Budget(BudgetLimits(tokens=100_000))
     with FakeOpenAi(fault=one_in_four(1), answer=fresh_code) as server:
         first = sit_down(tmp_path / "run", server, 20, budget)
-        assert isinstance(first.result.problem, BudgetExceededError)
+        assert isinstance(first.problem, BudgetExceededError)
         assert server.tokens <= budget.spent.tokens <= 100_000
         used = Cassette(tmp_path / "run" / "cassette.jsonl").spent()
         assert 0.8 * budget.spent.tokens <= used.tokens <= budget.spent.tokens  # less only by calls that never ended

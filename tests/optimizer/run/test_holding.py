@@ -14,9 +14,8 @@ from artifacts.memory.retention import gc
 from artifacts.memory.store import MemoryStore
 from artifacts.runlog import RunLog
 from optimizer.evaluation.job import EvaluationSettings
-from optimizer.run.holding import hold_memory, release_memory
 from optimizer.run.manifest import RunManifest, Selection
-from optimizer.run.opening import arm_of, create_run
+from optimizer.run.opening import arm_of, create_run, hold_memory, release_memory
 from optimizer.search.settings import SearchSettings
 
 
@@ -94,7 +93,7 @@ def test_a_store_that_cannot_be_written_to_does_not_stop_a_run(
     def refuse(*_: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("optimizer.run.holding.pin", refuse)
+    monkeypatch.setattr("optimizer.run.opening.pin", refuse)
     assert not hold_memory(tmp_path / "run", manifest)
     create_run(tmp_path / "run", manifest, ()).close()
     assert RunLog.is_run(tmp_path / "run")

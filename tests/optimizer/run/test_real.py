@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from artifacts.codec import decode
 from artifacts.run_events import LoggedStep
@@ -56,22 +56,27 @@ class ModelNew(torch.nn.Module):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("evaluator")
-def test_an_answer_becomes_a_verified_winner_on_this_machine(tmp_path: Path) -> None:
+def test_an_answer_becomes_a_verified_winner_beside_a_task_that_cannot_be_evaluated(tmp_path: Path) -> None:
     run, requests, answers = tmp_path / "run", tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     task = tmp_path / "mine" / "square_shift.py"
     task.parent.mkdir()
     task.write_text(TASK)
 
-    def types(*words: object) -> None:
-        result = CliRunner().invoke(cli, [str(word) for word in words])
-        assert result.exit_code == 0, (result.output, result.exception)
+    broken = task.with_name("broken.py")
+    broken.write_text(TASK.replace("x * x + 1", "x @ x"))
 
-    types("optimize", task, "--arm", "feedback", "--llm", "files", "--steps", 1, "--run", run)
+    def types(*words: object, code: int = 0) -> Result:
+        result = CliRunner().invoke(cli, [str(word) for word in words])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    types("optimize", task, broken, "--arm", "feedback", "--llm", "files", "--steps", 1, "--run", run)
     types("ask", run, "--requests", requests)
     (request,) = map(json.loads, requests.read_text().splitlines())
     text = f"PLAN: one pass\n```python\n{CANDIDATE}```"
     answers.write_text(json.dumps({"custom_id": request["custom_id"], "text": text}) + "\n")
-    types("tell", run, answers)
+    result = types("tell", run, answers, code=1)  # the one task is done, the other could not be evaluated
+    assert "mine/-/broken: cannot be evaluated, task fails: RuntimeError: mat1 and mat2" in str(result.exception)
     (step,) = (decode(LoggedStep, event.payload) for event in RunLog.open(run).events() if event.kind == "step")
     assert step.measurement is not None
     assert step.measurement.timing is not None, step.measurement

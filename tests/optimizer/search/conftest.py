@@ -1,4 +1,4 @@
-"""Fakes for the loop: a model that writes harmless candidates and a bench whose verdict is a pure function of them."""
+"""Fakes for the loop: a model that writes harmless candidates, and an evaluator whose verdicts follow from them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from pathlib import Path
 import pytest
 
 from artifacts.candidate import Language
-from artifacts.measurement import Bottleneck, EvidenceLevel, Measurement, Profile, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Bottleneck, EvidenceLevel, Measurement, Outcome, Profile, Timing
 from artifacts.runlog import RunLog
 from artifacts.task import TaskRef
 from optimizer.arms import Arm, make_arm
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.budget import Budget
-from optimizer.llm.prompt import PromptSettings
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
-from optimizer.search.bench import Bench
-from optimizer.search.journal import Journal
-from optimizer.search.plan import RunSettings
+from optimizer.prompting.context import Target
+from optimizer.prompting.request import PromptSettings
+from optimizer.search.effects import EffectLog
+from optimizer.search.measure import EvaluationQueue
 from optimizer.search.session import Session
 from optimizer.search.settings import SearchSettings
-from optimizer.search.situation import Target
+from optimizer.search.task_search import RunSettings
 from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
-from optimizer.tuning.search import TuningSettings
+from optimizer.tuning import TuningSettings
 
 REFERENCE = """import torch
 
@@ -72,7 +71,7 @@ def measure(job: EvaluationJob) -> Measurement:
         stage="timing",
         device="cpu",
         timing=_timing(time),
-        baselines={"eager": _timing(100.0)},
+        baselines={"eager_fp32": _timing(100.0)},
         incumbent=None if incumbent is None else _timing(incumbent),
         faster_than_incumbent=None if incumbent is None else time < incumbent,
         profile=Profile(
@@ -100,6 +99,10 @@ class FakeEvaluator:
         pass
 
 
+def reference_runs() -> Measurement:
+    return Measurement(outcome=Outcome.CORRECT, stage="task", device="cpu", timing=_timing(100.0))
+
+
 def make_task(name: str) -> Task:
     ref = TaskRef(task_id=f"test/-/{name}", suite="test", family="softmax")
     return Task(ref=ref, source=f"# {name}\n{REFERENCE}", path=f"{name}.py", dtype="float32", size="small")
@@ -117,11 +120,20 @@ class Run:
         self.model = FakeModel()
         self.evaluator = FakeEvaluator()
 
-    def journal(self) -> Journal:
-        is_run = RunLog.is_run(self.path)
-        return Journal(RunLog.open(self.path) if is_run else RunLog.create(self.path, {"run": "test"}))
+    def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
+        """Every reference runs; candidates go to ``evaluator``."""
+        waiting = list(jobs)
+        yield from ((job.job_id, reference_runs()) for job in waiting if job.reference_only)
+        yield from self.evaluator.evaluate([job for job in waiting if not job.reference_only])
 
-    def session(self, journal: Journal, *, files: bool = False, budget: Budget | None = None) -> Session:
+    def close(self) -> None:
+        self.evaluator.close()
+
+    def effect_log(self) -> EffectLog:
+        is_run = RunLog.is_run(self.path)
+        return EffectLog(RunLog.open(self.path) if is_run else RunLog.create(self.path, {"run": "test"}))
+
+    def session(self, log: EffectLog, *, files: bool = False, budget: Budget | None = None) -> Session:
         run = RunSettings(
             run="test",
             seed=1,
@@ -131,8 +143,8 @@ class Run:
             prompt=PromptSettings(model="fake", language=Language.CPP, device="cpu"),
             tuning=self.tuning,
         )
-        llm, bench = (None, None) if files else (self.model, Bench(self.evaluator))
-        return Session(self.tasks, self.arm, run, journal, llm=llm, bench=bench, budget=budget)
+        llm, queue = (None, None) if files else (self.model, EvaluationQueue(self))
+        return Session(self.tasks, self.arm, run, log, llm=llm, evaluations=queue, budget=budget)
 
 
 @pytest.fixture

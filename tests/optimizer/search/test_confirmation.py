@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from artifacts.codec import decode
-from artifacts.measurement import Measurement
-from artifacts.outcome import Outcome
+from artifacts.measurement import Doubt, DoubtKind, Measurement, Outcome
 from artifacts.run_events import TaskFinished
 from artifacts.runlog import RunLog
 from optimizer.evaluation.job import EvaluationJob
@@ -63,10 +62,10 @@ def failing(first: int) -> Callable[[EvaluationJob, Measurement], Measurement]:
 
 def confirmed(run: Any, verdict: Callable[[EvaluationJob, Measurement], Measurement]) -> tuple[TaskSearch, SecondLook]:
     run.evaluator = SecondLook(run.evaluator, verdict)
-    journal = run.journal()
-    session = run.session(journal)
+    log = run.effect_log()
+    session = run.session(log)
     assert asyncio.run(session.advance()).complete
-    journal.log.close()
+    log.log.close()
     return session.searches[0], run.evaluator
 
 
@@ -77,14 +76,14 @@ def finished(run: Any) -> TaskFinished:
 
 def test_a_winner_is_reported_with_its_second_measurement(make_run: Callable[..., Any]) -> None:
     run = make_run(tasks=1, settings=CONFIRMING)
-    search, bench = confirmed(run, slower)
+    search, evaluator = confirmed(run, slower)
     best = search.population.best
     assert best is not None
     seen = best.measurement.speedup()
     assert seen is not None
-    assert finished(run).speedups["eager"] == pytest.approx(seen / 2)
+    assert finished(run).speedups["eager_fp32"] == pytest.approx(seen / 2)
     assert finished(run).best_step == best.step_id
-    assert [job.incumbent_source for job in bench.again] == [""]
+    assert [job.incumbent_source for job in evaluator.again] == [""]
 
 
 def test_the_second_measurement_has_seeds_of_its_own(make_run: Callable[..., Any]) -> None:
@@ -104,8 +103,8 @@ def test_the_second_measurement_has_seeds_of_its_own(make_run: Callable[..., Any
 
 def test_a_winner_that_fails_the_second_time_gives_way_to_the_next_best(make_run: Callable[..., Any]) -> None:
     run = make_run(tasks=1, settings=CONFIRMING)
-    search, bench = confirmed(run, failing(1))
-    first, second = (job.job_id.split("/")[-2] for job in bench.again)
+    search, evaluator = confirmed(run, failing(1))
+    first, second = (job.job_id.split("/")[-2] for job in evaluator.again)
     assert finished(run).best_step == second == search.population.best.step_id  # type: ignore[union-attr]
     assert list(finished(run).refuted) == [first]
     assert "seed 9 differs" in finished(run).refuted[first]
@@ -113,9 +112,9 @@ def test_a_winner_that_fails_the_second_time_gives_way_to_the_next_best(make_run
 
 def test_a_task_whose_candidates_all_fail_the_second_time_has_no_confirmed_figure(make_run: Callable[..., Any]) -> None:
     run = make_run(tasks=1, settings=CONFIRMING)
-    _, bench = confirmed(run, failing(99))
+    _, evaluator = confirmed(run, failing(99))
     assert finished(run).confirmed is None
-    assert len(finished(run).refuted) == len(bench.again) <= 3
+    assert len(finished(run).refuted) == len(evaluator.again) <= 3
 
 
 def test_a_host_that_fails_leaves_the_figures_of_the_search(make_run: Callable[..., Any]) -> None:
@@ -128,15 +127,15 @@ def test_a_host_that_fails_leaves_the_figures_of_the_search(make_run: Callable[.
     assert best is not None
     assert finished(run).confirmed is None
     assert finished(run).refuted == {}
-    assert finished(run).speedups["eager"] == best.measurement.speedup()
+    assert finished(run).speedups["eager_fp32"] == best.measurement.speedup()
 
 
 def test_a_confirmed_run_that_is_started_again_measures_nothing(make_run: Callable[..., Any]) -> None:
     run = make_run(tasks=1, settings=CONFIRMING)
     confirmed(run, slower)
     before = (run.path / "events.jsonl").read_bytes()
-    _, bench = confirmed(run, slower)
-    assert bench.again == []
+    _, evaluator = confirmed(run, slower)
+    assert evaluator.again == []
     assert (run.path / "events.jsonl").read_bytes() == before
 
 
@@ -147,13 +146,12 @@ def test_the_header_of_a_winner_says_when_its_figures_were_taken(make_run: Calla
     assert best is not None
     assert again is not None
     text = winner_source("t", best, _Manifest(), again)  # type: ignore[arg-type]
-    assert f"# speedup over eager: {again.speedup():.3f}" in text
-    assert f"in the search it was {best.measurement.speedup():.3f} over eager" in text
+    assert f"# speedup over eager_fp32: {again.speedup():.3f}" in text
+    assert f"in the search it was {best.measurement.speedup():.3f} over the fastest baseline" in text
     assert "expect a little less" in winner_source("t", best, _Manifest())  # type: ignore[arg-type]
     assert "# doubt:" not in text
-    waited = replace(again.baselines["eager"], samples_us=(again.baselines["eager"].median_us / 800,))
-    shaken = replace(again, baselines={"eager": waited})
-    assert "# doubt: eager took" in winner_source("t", best, _Manifest(), shaken)  # type: ignore[arg-type]
+    shaken = replace(again, doubts=(Doubt(kind=DoubtKind.UNSTEADY, text="eager_fp32 took 1 to 800 us"),))
+    assert "# doubt: eager_fp32 took 1 to 800 us" in winner_source("t", best, _Manifest(), shaken)  # type: ignore[arg-type]
 
 
 class _Manifest:

@@ -25,7 +25,7 @@ def content(path: Path) -> dict[tuple[str, str], Any]:
 
 
 def sit(run: Any, calls: Path) -> None:
-    """One sitting whose calls to model and bench are written down before they are made."""
+    """One session whose calls to model and evaluator are written down before they are made."""
 
     def note(what: str) -> None:
         with calls.open("a") as file:
@@ -45,15 +45,15 @@ def sit(run: Any, calls: Path) -> None:
             yield from evaluate([job])
 
     run.model.complete, run.evaluator.evaluate = asked, measured
-    journal = run.journal()
+    log = run.effect_log()
     try:
-        asyncio.run(run.session(journal).advance())
+        asyncio.run(run.session(log).advance())
     finally:
-        journal.log.close()
+        log.log.close()
 
 
 def sit_until_killed(run: Any, calls: Path, growth: int) -> bool:
-    """Whether a sitting in a child process came to its end before it was killed ``growth`` bytes into its log."""
+    """Whether a session in a child process came to its end before it was killed ``growth`` bytes into its log."""
     log = run.path / "events.jsonl"
     end = growth + (log.stat().st_size if log.exists() else 0)
     child = os.fork()
@@ -83,7 +83,7 @@ def test_a_run_killed_at_fifty_points_ends_like_one_that_was_not(make_run: Calla
     draw, calls, kills, number = random.Random(11), tmp_path / "calls", 0, 0
     while kills < KILLS:
         killed = make_run(f"killed_{number}", tasks=4, settings=SETTINGS)
-        killed.journal()
+        killed.effect_log()
         finished = False
         while not finished:
             before = set(content(killed.path))

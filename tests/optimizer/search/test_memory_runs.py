@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from artifacts.measurement import Measurement
+from artifacts.measurement import Measurement, Outcome
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 from artifacts.memory.tables import transition_rows
-from artifacts.outcome import Outcome
 from artifacts.runlog import RunLog
-from optimizer.arms import make_arm
+from optimizer.arms import Arm, make_arm
 from optimizer.llm.budget import Budget, BudgetLimits
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
-from optimizer.search.fixes import FixBook
+from optimizer.prompting.fixes import KnownFixes
 from optimizer.search.settings import SearchSettings
 from optimizer.selection import SelectionSettings
-from optimizer.tuning.search import TuningSettings
+from optimizer.tuning import TuningSettings
 
 ONE_TASK = {"tasks": 1, "settings": SearchSettings(steps=3, candidates=1)}
 
@@ -31,11 +30,11 @@ def payloads(run: Any, kind: str) -> dict[str, Mapping[str, Any]]:
 
 
 def advance(run: Any, **session: Any) -> Any:
-    journal = run.journal()
+    log = run.effect_log()
     try:
-        return asyncio.run(run.session(journal, **session).advance())
+        return asyncio.run(run.session(log, **session).advance())
     finally:
-        journal.log.close()
+        log.log.close()
 
 
 def asked(run: Any) -> list[LlmRequest]:
@@ -55,7 +54,7 @@ def asked(run: Any) -> list[LlmRequest]:
 def test_the_chosen_direction_and_its_strategies_reach_prompt_and_log(
     make_run: Callable[..., Any], memory: Memory
 ) -> None:
-    run = make_run(arm=make_arm("htam", memory, SelectionSettings(explore=0.0, least_lead=0.0)), **ONE_TASK)
+    run = make_run(arm=make_arm("htam", memory, SelectionSettings(explore=0.0, least_margin=0.0)), **ONE_TASK)
     requests = asked(run)
     advance(run)
     choice = payloads(run, "choice")["test/-/task_0/0.0"]["choice"]
@@ -78,37 +77,38 @@ def test_a_closed_gate_gives_no_direction_and_says_why(make_run: Callable[..., A
 
 def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any], memory: Memory) -> None:
     seen: list[int] = []
-    arm = make_arm("htam", memory, SelectionSettings(explore=0.0, least_lead=0.0))
+    arm = make_arm("htam", memory, SelectionSettings(explore=0.0, least_margin=0.0))
 
-    class Watched:
-        name, restarts, fixes, plans, learns = "htam", False, False, False, True
-
-        def __init__(self) -> None:
-            self.memory = memory
-
+    class Watched(Arm):
         def choose(self, context: Any) -> Any:
             seen.append(len(context.overlay))
             return arm.choose(context)
 
-    advance(make_run(arm=Watched(), tasks=1, settings=SearchSettings(steps=6, candidates=1)))
+    advance(
+        make_run(
+            arm=Watched(name="htam", memory=memory, learns=True),
+            tasks=1,
+            settings=SearchSettings(steps=6, candidates=1),
+        )
+    )
     assert seen[0] == 0
     assert seen == sorted(seen)
     assert seen[-1] > 0
 
 
 @pytest.mark.parametrize(
-    ("arm", "shared", "told"), [("htam", True, True), ("htam", False, False), ("frozen", True, False)]
+    ("arm", "shared", "shown"), [("htam", True, True), ("htam", False, False), ("frozen", True, False)]
 )
-def test_what_other_tasks_of_a_run_gained_is_told_where_it_is_shared(
-    arm: str, shared: bool, told: bool, make_run: Callable[..., Any], memory: Memory
+def test_what_other_tasks_of_a_run_gained_is_shown_where_it_is_shared(
+    arm: str, shared: bool, shown: bool, make_run: Callable[..., Any], memory: Memory
 ) -> None:
     blank = memory.filter(exclude_sources=memory.columns.source.names)
     settings = SearchSettings(steps=5, candidates=1, shared=shared, reallocate=False)
     run = make_run(arm=make_arm(arm, blank, SelectionSettings()), tasks=4, settings=settings)
     requests = asked(run)
     advance(run)
-    records = {request.task: request.messages[-1].content.partition("device record\n")[2] for request in requests}
-    assert any(records.values()) == told
+    records = {request.task: request.messages[-1].content.partition("device experience\n")[2] for request in requests}
+    assert any(records.values()) == shown
     quoted = {task: text.partition("\nDATA ")[0] for task, text in records.items()}
     assert not any(f" on {task.rpartition('/')[2]}:" in text for task, text in quoted.items())
 
@@ -132,7 +132,7 @@ def cured(memory: Memory) -> Memory:
 
 
 def test_a_similar_failure_finds_its_cure_and_another_does_not(memory: Memory) -> None:
-    book = FixBook(cured(memory))
+    book = KnownFixes(cured(memory))
     (found,) = book.like(Outcome.COMPILE_ERROR, "kernel.cu(7): error: identifier big_tile is undefined")
     assert found.cure == "declare the tile first"
     assert book.like(Outcome.COMPILE_ERROR, "out of registers in stage two") == ()
@@ -189,14 +189,14 @@ def test_declared_constants_are_searched_and_the_best_becomes_a_step(files: bool
 
     run.model.complete, run.evaluator.evaluate = answer, measured
     standing = advance(run)
-    if files:  # a second sitting replays the search of constants from the log
+    if files:  # a second session replays the search of constants from the log
         before = (run.path / "events.jsonl").read_bytes()
         standing = advance(run)
         assert (run.path / "events.jsonl").read_bytes() == before
     step = payloads(run, "step")["test/-/task_0/1.0"]
     assert (step["mode"], step["parent_id"]) == ("tune", "0.0")
     assert step["plan"] == "set BLOCK=128, the best of 3 measured settings"
-    assert standing.result.finished[0].best_step == "1.0"
+    assert standing.finished[0].best_step == "1.0"
 
 
 def test_a_used_up_budget_stops_the_run_and_a_larger_one_finishes_it(make_run: Callable[..., Any]) -> None:
@@ -209,7 +209,7 @@ def test_a_used_up_budget_stops_the_run_and_a_larger_one_finishes_it(make_run: C
 
     run.evaluator.evaluate = dear
     stopped = advance(run, budget=Budget(BudgetLimits(gpu_s=25.0)))
-    assert "GPU seconds is used up" in str(stopped.result.problem)
+    assert "GPU seconds is used up" in str(stopped.problem)
     measured = len(payloads(run, "measurement"))
     assert 3 <= measured < 16
     assert advance(run).complete
@@ -245,7 +245,7 @@ def test_a_task_near_its_bound_leaves_its_steps_to_the_others(make_run: Callable
             yield job_id, replace(found, profile=replace(found.profile, fraction_of_bound=fraction))
 
     run.evaluator.evaluate = done_at_once
-    first, second = advance(run).result.finished
+    first, second = advance(run).finished
     assert (first.steps, second.steps) == (1, 5)
     assert first.reason.startswith("near the bound: 95%")
 
@@ -264,4 +264,51 @@ def test_with_fixed_steps_a_task_near_its_bound_takes_all_of_them(make_run: Call
             )
 
     run.evaluator.evaluate = near_the_bound
-    assert [finished.steps for finished in advance(run).result.finished] == [3, 3]
+    assert [finished.steps for finished in advance(run).finished] == [3, 3]
+
+
+def test_a_task_near_its_bound_after_its_last_sure_step_is_logged_as_such(make_run: Callable[..., Any]) -> None:
+    run = make_run(tasks=2, settings=SearchSettings(steps=3, candidates=1, near_bound=0.9))
+    original = run.evaluator.evaluate
+
+    def done_with_the_second_step(jobs: Any) -> Any:
+        for job in jobs:
+            ((job_id, found),) = original([replace(job, candidate_source="class ModelNew: 1")])
+            near = job.job_id == "test/-/task_0/1.0"
+            profile = replace(found.profile, fraction_of_bound=0.95 if near else 0.2)
+            timing = replace(found.timing, median_us=5.0, low_us=4.9, high_us=5.1) if near else found.timing
+            yield job_id, replace(found, profile=profile, timing=timing, incumbent=None, faster_than_incumbent=None)
+
+    run.evaluator.evaluate = done_with_the_second_step
+    finished = advance(run).finished[0]
+    assert finished.steps == 2
+    assert finished.reason.startswith("near the bound: 95%")
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_a_failure_whose_repairs_are_no_answers_is_given_up_like_any_other(
+    candidates: int, make_run: Callable[..., Any]
+) -> None:
+    settings = SearchSettings(steps=7, candidates=candidates, repairs=2, reallocate=False)
+    run = make_run(tasks=1, settings=settings)
+    complete, original = run.model.complete, run.evaluator.evaluate
+
+    async def no_code_for_repairs(request: LlmRequest) -> LlmAnswer:
+        if request.purpose in ("repair", "answer_repair"):
+            return LlmAnswer(text="I cannot.", model="fake")
+        answer: LlmAnswer = await complete(replace(request, purpose="answer_repair"))
+        return answer
+
+    def fails_once(jobs: Any) -> Any:
+        for job in jobs:
+            if job.job_id.split("/")[-1].startswith("1."):
+                failed = Measurement(outcome=Outcome.COMPILE_ERROR, stage="build", device="cpu", error="no such name")
+                yield job.job_id, failed
+            else:
+                yield from original([replace(job, candidate_source="class ModelNew: 1")])
+
+    run.model.complete, run.evaluator.evaluate = no_code_for_repairs, fails_once
+    advance(run)
+    modes = [payload["mode"] for payload in payloads(run, "step").values()]
+    assert modes[candidates * 2 : candidates * 4] == ["repair"] * 2 * candidates
+    assert modes[candidates * 4 :] == ["optimize"] * 3 * candidates

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from artifacts.measurement import Measurement, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Measurement, Outcome, Timing
 from optimizer.search.population import Node, Population
 from optimizer.search.settings import SearchSettings
 
@@ -27,7 +26,7 @@ def node(step_id: str, parent: str | None = None, *, us: float | None = None, **
             stage="timing",
             device="cpu",
             timing=timing(us),
-            baselines={"eager": timing(100.0)},
+            baselines={"eager_fp32": timing(100.0)},
             incumbent=None if incumbent is None else timing(incumbent),
             faster_than_incumbent=faster,
         )

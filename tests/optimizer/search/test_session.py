@@ -3,19 +3,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from artifacts.codec import encode
+from artifacts.measurement import Measurement, Outcome
 from artifacts.runlog import RunLog
 from optimizer.search.settings import SearchSettings
 
 
 def advance(run: Any, *, files: bool = False) -> Any:
-    journal = run.journal()
+    log = run.effect_log()
     try:
-        return asyncio.run(run.session(journal, files=files).advance())
+        return asyncio.run(run.session(log, files=files).advance())
     finally:
-        journal.log.close()
+        log.log.close()
 
 
 def content(run: Any) -> dict[tuple[str, str], Any]:
@@ -50,19 +54,96 @@ def test_a_run_through_files_equals_the_run_in_one_go(make_run: Callable[..., An
         standing = advance(through_files, files=True)
         if standing.complete:
             break
-        journal = through_files.journal()
+        log = through_files.effect_log()
         for key, request in standing.open_requests.items():
-            journal.put("answer", key, encode(asyncio.run(through_files.model.complete(request))))
+            log.put("answer", key, encode(asyncio.run(through_files.model.complete(request))))
         for key, job in standing.open_jobs.items():
-            ((_, measurement),) = through_files.evaluator.evaluate([job])
-            journal.put("measurement", key, encode(measurement))
-        journal.log.close()
+            ((_, measurement),) = through_files.evaluate([job])
+            log.put("measurement", key, encode(measurement))
+        log.log.close()
     assert content(through_files) == content(direct)
 
 
 def test_a_whole_step_of_all_tasks_is_open_at_once(make_run: Callable[..., Any]) -> None:
     run = make_run(tasks=3, settings=SearchSettings(steps=2, candidates=2))
+    references = advance(run, files=True).open_jobs
+    log = run.effect_log()
+    for key, (_, measurement) in zip(references, run.evaluate(references.values()), strict=True):
+        log.put("measurement", key, encode(measurement))
+    log.log.close()
     assert len(advance(run, files=True).open_requests) == 6
+
+
+def broken_reference(run: Any, task: str, outcome: Outcome = Outcome.RUNTIME_ERROR) -> list[str]:
+    """Let the reference of one task fail; the list gets the ids of the jobs that were measured."""
+    original, measured = run.evaluate, []
+
+    def evaluate(jobs: Any) -> Any:
+        for job in jobs:
+            measured.append(job.job_id)
+            if job.job_id == f"test/-/{task}/reference":
+                yield job.job_id, Measurement(outcome=outcome, stage="task", device="cpu", error="no such operator")
+            else:
+                yield from original([job])
+
+    run.evaluate = evaluate
+    return measured
+
+
+def test_a_task_whose_reference_fails_costs_no_answer_and_the_others_are_finished(make_run: Callable[..., Any]) -> None:
+    run = make_run()
+    broken_reference(run, "task_0")
+    standing = advance(run)
+    assert standing.complete
+    assert standing.unusable == {"test/-/task_0": "no such operator"}
+    assert [finished.task_id for finished in standing.finished] == ["test/-/task_1"]
+    assert {key.split("/")[2] for kind, key in content(run) if kind == "request"} == {"task_1"}
+
+
+def test_what_is_known_of_a_reference_is_not_asked_again(make_run: Callable[..., Any]) -> None:
+    run = make_run()
+    measured = broken_reference(run, "task_0")
+    advance(run)
+    taken = len(measured)
+    assert advance(run).unusable
+    assert len(measured) == taken
+
+
+def test_a_host_that_fails_says_nothing_about_a_reference(
+    make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimizer.search.effects.INFRASTRUCTURE_RETRIES", 0)
+    run = make_run()
+    run_again = run.evaluate
+    broken_reference(run, "task_0", Outcome.INFRA_ERROR)
+    assert set(advance(run).unusable) == {"test/-/task_0"}
+    run.evaluate = run_again
+    standing = advance(run)
+    assert (standing.unusable, len(standing.finished)) == ({}, 2)
+
+
+def test_a_run_that_began_without_looking_at_references_goes_on(make_run: Callable[..., Any]) -> None:
+    run = make_run()
+    advance(run)
+    log = RunLog.open(run.path)
+    events = [event for event in log.events() if not event.key.endswith("/reference") and event.kind != "task_finished"]
+    (run.path / "events.jsonl").unlink()
+    for event in events:
+        log.append(event.kind, event.payload, key=event.key)
+    log.close()
+    measured = broken_reference(run, "task_0")
+    assert len(advance(run).finished) == 2
+    assert measured == []
+
+
+def test_no_prompt_shows_a_hidden_input_setting(make_run: Callable[..., Any]) -> None:
+    run = make_run(tasks=1)
+    hidden = "def get_hidden_input_sets():\n    return [[4711]]\n"
+    run.tasks = [replace(task, source=task.source + hidden) for task in run.tasks]
+    advance(run)
+    requests = [str(payload) for (kind, _), payload in content(run).items() if kind == "request"]
+    assert requests
+    assert not any("4711" in request for request in requests)
 
 
 def test_a_step_that_repeats_a_candidate_is_not_measured_again(make_run: Callable[..., Any]) -> None:
@@ -77,7 +158,7 @@ def test_a_step_that_repeats_a_candidate_is_not_measured_again(make_run: Callabl
     advance(run)
     errors = [payload["error"] for (kind, _), payload in content(run).items() if kind == "step"]
     assert len(run.evaluator.measured) == 1
-    assert errors[1:] == ["the answer repeats the candidate of step 0.0"] * 2
+    assert errors[1:] == ["the answer repeats step 0.0"] * 2
 
 
 def test_sharing_experience_gives_the_same_run_whoever_is_faster(make_run: Callable[..., Any]) -> None:

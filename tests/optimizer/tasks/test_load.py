@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from artifacts.errors import BadTaskError
 from optimizer.tasks import load_task, load_tasks
+from optimizer.tasks.source import shown_source
 
 TASK = """import torch
 
@@ -27,6 +28,19 @@ def write(path: Path, text: str = TASK) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+HIDDEN_SETS = """
+@functools.cache
+def get_hidden_input_sets():
+    rows = 4711
+    return [[torch.rand(rows, 64)]]
+"""
+
+
+def test_hidden_input_settings_are_cut_out_of_what_a_prompt_shows() -> None:
+    assert shown_source(TASK + HIDDEN_SETS + "\nLAST = 1\n") == TASK + "\n\nLAST = 1\n"
+    assert shown_source(TASK) == TASK
 
 
 def test_a_plain_file_is_a_task_of_its_folder(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ def test_a_folder_becomes_a_task_with_its_first_setting(folder: Path) -> None:
     assert module.Model(*module.get_init_inputs())(*module.get_inputs()).shape == (4, 16)
 
 
-def test_another_input_setting_becomes_the_awkward_inputs(folder: Path) -> None:
-    assert ran(load_tasks([folder])[0]).get_awkward_inputs()[0].shape == (7, 16)
+def test_the_other_input_settings_become_input_sets(folder: Path) -> None:
+    (other,) = ran(load_tasks([folder])[0]).get_input_sets()
+    assert other()[0].shape == (7, 16)
 
 
 def test_a_checkout_gives_all_its_tasks(folder: Path) -> None:
@@ -86,6 +87,8 @@ def test_the_backward_pass_is_a_task_whose_model_gives_the_gradients(folder: Pat
     assert task.ref.task_id == "robust_kbench/-/rmsnorm_backward"
     assert torch.equal(of_input, leaf.grad)
     assert torch.equal(of_weight, model.forward_pass.w.grad)
+    (other,) = module.get_input_sets()
+    assert [tuple(part.shape) for part in other()] == [(7, 16), (7, 16)]
 
 
 @pytest.mark.parametrize(

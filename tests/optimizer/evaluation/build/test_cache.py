@@ -12,8 +12,7 @@ import pytest
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache, Entry
 from optimizer.evaluation.build.command import BuildTimeoutError, ProcessRunner, Stop
-from optimizer.evaluation.build.request import BuildRequest, SourceFile
-from optimizer.evaluation.build.route import Attempt
+from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile
 
 SPAWN = multiprocessing.get_context("spawn")
 

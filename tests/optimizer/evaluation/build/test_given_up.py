@@ -13,10 +13,9 @@ import pytest
 from artifacts.codec import encode
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache
-from optimizer.evaluation.build.channel import BuildServer
 from optimizer.evaluation.build.command import ProcessRunner, Stop
-from optimizer.evaluation.build.request import BuildRequest, SourceFile
-from optimizer.evaluation.build.route import Attempt
+from optimizer.evaluation.build.remote import BuildServer
+from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile
 
 REQUEST = BuildRequest(name="m", files=(SourceFile(name="main.cpp", text="int x;"),))
 LONG_S = 600

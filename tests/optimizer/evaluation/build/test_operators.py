@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from optimizer.evaluation.build.operators import factories, named_operators, needs_all_headers, operator_header
+from optimizer.evaluation.build.headers import factories, named_operators, needs_all_headers, operator_header
 
 INCLUDE = Path(torch.__file__).parent / "include"
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache
-from optimizer.evaluation.build.command import Completed, ProcessRunner, Stop
-from optimizer.evaluation.build.precompiled import PrecompiledHeaders
-from optimizer.evaluation.build.request import BuildRequest, SourceFile
-from optimizer.evaluation.build.route import Attempt
-from optimizer.evaluation.build.slots import URGENT, CompilerSlots
+from optimizer.evaluation.build.command import URGENT, CompilerSlots, Completed, ProcessRunner, Stop
+from optimizer.evaluation.build.headers import PrecompiledHeaders
+from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,6 @@ from optimizer.evaluation.build.cuda_source import (
     without_comments,
 )
 from optimizer.evaluation.build.cuda_split import split_cuda_source
-from optimizer.evaluation.build.fast import host_flags
 
 SOURCE = """
 #include <torch/extension.h>
@@ -136,15 +135,3 @@ def test_splitting_any_text_gives_units_or_none(text: str) -> None:
     source = "__global__ void k(int x) {}\n" + text
     split = split_cuda_source(source, "0")
     assert split is None or "__global__ void k(int x) {}" in split.device
-
-
-def test_only_what_nvcc_hands_to_the_host_compiler_reaches_it() -> None:
-    flags = [
-        "-O3",
-        "--use_fast_math",
-        "-Xcompiler",
-        "-fopenmp,-march=native",
-        "-gencode=arch=compute_90,code=sm_90",
-        "-DN=4",
-    ]
-    assert host_flags(flags) == ["-O3", "-fopenmp", "-march=native", "-DN=4"]

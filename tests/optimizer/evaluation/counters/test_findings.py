@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from artifacts.measurement import Bottleneck, EvidenceLevel, Profile
-from optimizer.evaluation.counters.findings import summed, with_counters
-from optimizer.evaluation.counters.table import KernelCounters
+from optimizer.evaluation.verify.counters import KernelCounters, summed, with_counters
 
 COUNTED = Profile(
     bottleneck=Bottleneck.MEMORY,

@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.measurement import Bottleneck, EvidenceLevel, Measurement, Profile, Timing
-from artifacts.outcome import Outcome
+from artifacts.measurement import Bottleneck, EvidenceLevel, Measurement, Outcome, Profile, Timing
 from optimizer.evaluation.build.cache import BuildCache, Entry
 from optimizer.evaluation.build.request import BuildRequest, SourceFile
-from optimizer.evaluation.counters import ncu
-from optimizer.evaluation.counters.cached_builder import CachedBuilder
-from optimizer.evaluation.counters.ncu import ProfilerUnavailableError, ncu_command, run_ncu
-from optimizer.evaluation.counters.profiler import Profiler
-from optimizer.evaluation.counters.table import KernelCounters, NoCountersError
-from optimizer.evaluation.hosts import Device
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
+from optimizer.evaluation.verify.counters import KernelCounters, NoCountersError
+from optimizer.evaluation.worker import profiler as ncu
+from optimizer.evaluation.worker.devices import Device
+from optimizer.evaluation.worker.profiler import CachedBuilder, Profiler, ProfilerUnavailableError, ncu_command, run_ncu
 
 GPU = Device(backend="cuda", index=0, name="some GPU", key="gpu-1")
 JOB = EvaluationJob(

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.evaluation.counters.metrics import METRICS
-from optimizer.evaluation.counters.table import NoCountersError, parse_table, plain_name
+from optimizer.evaluation.verify.counters import METRICS, NoCountersError, parse_table, plain_name
 
 CHATTER = "==PROF== Connected to process 71 (/usr/bin/python3)\n==PROF== Disconnected from process 71\n"
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.measurement import Bottleneck, Timing
-from artifacts.outcome import Outcome
-from optimizer.evaluation.bound import Bound, Ceilings, Work, improved_ceilings
-from optimizer.evaluation.judge.failure import Failure
-from optimizer.evaluation.judge.physics import bound_of, counted_profile, possible
+from artifacts.measurement import Bottleneck, Outcome, Timing
+from optimizer.evaluation.verify.bound import Bound, Ceilings, Work, improved_ceilings
+from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.plausibility import bound_of, counted_profile, possible
 
 SLOW = Ceilings(device="d", bytes_per_s=1.0, cache_bytes=0, cache_bytes_per_s=1.0, flops_per_s={"float32": 1.0})
 

@@ -8,10 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.evaluation.arguments import FreshArguments, bind
-from optimizer.evaluation.clock import Call, CpuClock, last_level_cache_bytes
-from optimizer.evaluation.interval import median_interval, signed_rank_p
-from optimizer.evaluation.timing import TimingSettings, compare, seen_again, time_callable
+from optimizer.evaluation.sandbox.clock import Call, CpuClock, FreshArguments, bind, last_level_cache_bytes
+from optimizer.evaluation.verify.timing import (
+    TimingSettings,
+    compare,
+    median_interval,
+    seen_again,
+    signed_rank_p,
+    time_callable,
+)
 
 
 class ScriptedClock:

@@ -1,1 +1,0 @@
-"""One module per log format; ``builder.logs.registry`` lists them."""

@@ -1,0 +1,1 @@
+"""Read other people's logs: formats found by content, every record a step or quarantined, nothing executed."""

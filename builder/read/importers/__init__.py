@@ -1,0 +1,1 @@
+"""One module per log format; ``builder.read.reading`` lists them."""

@@ -1,0 +1,217 @@
+"""Who may use a device or the host's cores now: many side by side, or one that times, alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+STRETCH_S = 2.0
+"""Nobody is alone on a device for much longer at a stretch while others wait."""
+
+
+class DeviceLock(Protocol):
+    """One evaluation's way to its device; implementations: :class:`SharedDeviceLock`, :class:`NoDeviceLock`.
+
+    Contract: between ``enter`` and ``leave`` the holder may use the device, inside ``alone`` nobody else does.
+    ``waited_s`` is what all of it has cost. Not thread-safe.
+    """
+
+    waited_s: float
+
+    def enter(self) -> None:
+        """Wait until nobody times, then use the device beside others."""
+        ...
+
+    def give_way(self) -> None:
+        """Let those time who wait for it; call it between steps, when nothing of ours runs on the device."""
+        ...
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Use the device alone for the length of the block."""
+        ...
+
+    def breathe(self) -> None:
+        """Inside ``alone``: let others in, when we have been there for long, and be alone again afterwards."""
+        ...
+
+    def leave(self) -> None:
+        """Stop using the device."""
+        ...
+
+    def close(self) -> None:
+        """Leave for good."""
+        ...
+
+
+class NoDeviceLock:
+    """For a device that the caller holds already: nothing to wait for."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def enter(self) -> None:
+        """See :class:`DeviceLock`."""
+
+    def give_way(self) -> None:
+        """See :class:`DeviceLock`."""
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """See :class:`DeviceLock`."""
+        yield
+
+    def breathe(self) -> None:
+        """See :class:`DeviceLock`."""
+
+    def leave(self) -> None:
+        """See :class:`DeviceLock`."""
+
+    def close(self) -> None:
+        """See :class:`DeviceLock`."""
+
+
+class SharedDeviceLock:
+    """A :class:`DeviceLock` by file locks.
+
+    Args:
+        key: identity of the device, the same for all processes.
+        waiting: called with True before a wait that blocks and with False after it.
+        folder: of the lock files; one for each user by default.
+    """
+
+    def __init__(self, key: str, waiting: Callable[[bool], None] | None = None, folder: Path | None = None) -> None:
+        folder = folder or Path(tempfile.gettempdir()) / f"htam-locks-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = re.sub(r"\W", "_", key)
+        self._use: IO[str] = (folder / name).open("a")
+        self._turn: IO[str] = (folder / f"{name}.turn").open("a")
+        self._waiting = waiting or (lambda waits: None)
+        self.waited_s = 0.0
+        self._alone_since = 0.0
+
+    def enter(self) -> None:
+        """See :class:`DeviceLock`."""
+        self._admit(fcntl.LOCK_SH)
+
+    def give_way(self) -> None:
+        """See :class:`DeviceLock`."""
+        if _taken(self._turn, fcntl.LOCK_SH):
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            return
+        self.leave()
+        self.enter()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """See :class:`DeviceLock`. Whoever was inside is inside again afterwards, even when the block raises."""
+        self.leave()
+        self._admit(fcntl.LOCK_EX)
+        self._alone_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.leave()
+            self._admit(fcntl.LOCK_SH)
+
+    def breathe(self) -> None:
+        """See :class:`DeviceLock`."""
+        if time.monotonic() - self._alone_since < STRETCH_S:
+            return
+        self.leave()
+        self._admit(fcntl.LOCK_SH)  # behind those who wait: newcomers queue up behind a timer
+        self.leave()
+        self._admit(fcntl.LOCK_EX)
+        self._alone_since = time.monotonic()
+
+    def leave(self) -> None:
+        """See :class:`DeviceLock`."""
+        fcntl.flock(self._use, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """See :class:`DeviceLock`."""
+        self._use.close()
+        self._turn.close()
+
+    def _admit(self, kind: int) -> None:
+        if self._admitted_at_once(kind):
+            return
+        start = time.monotonic()
+        self._waiting(True)
+        try:
+            fcntl.flock(self._turn, kind)
+            fcntl.flock(self._use, kind)
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+        finally:
+            self._waiting(False)
+            self.waited_s += time.monotonic() - start
+
+    def _admitted_at_once(self, kind: int) -> bool:
+        if not _taken(self._turn, kind):
+            return False
+        try:
+            return _taken(self._use, kind)
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def exclusive_device(key: str, waiting: Callable[[bool], None] | None = None) -> Iterator[None]:
+    """Hold a device against all other evaluations of this user for the length of the block."""
+    device_lock = SharedDeviceLock(key, waiting)
+    try:
+        device_lock._admit(fcntl.LOCK_EX)
+        yield
+    finally:
+        device_lock.close()
+
+
+def _taken(file: IO[str], kind: int) -> bool:
+    """Take a lock without waiting; False when somebody else has it."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class BuildMeasureLock:
+    """Many builds at a time, or one CPU measurement."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._builds = 0
+        self._measuring = False
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Wait until nothing is measured on the CPU, then keep it so."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._measuring)
+            self._builds += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._builds -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Wait until nothing is built or measured."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._measuring and self._builds == 0)
+            self._measuring = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._measuring = False
+                self._changed.notify_all()

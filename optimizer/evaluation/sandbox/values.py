@@ -1,0 +1,74 @@
+"""Nested values with tensors inside, split into a template and its tensors, and joined again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for the tensor with this index."""
+
+    index: int
+
+
+def split(value: Any) -> tuple[Any, list[Any]]:
+    """Replace every tensor in lists, tuples and dicts by a :class:`Slot`; return template and tensors."""
+    import torch
+
+    tensors: list[Any] = []
+
+    def visit(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+            return Slot(len(tensors) - 1)
+        return _rebuild(item, visit)
+
+    return visit(value), tensors
+
+
+def join(template: Any, tensors: list[Any]) -> Any:
+    """Put tensors back into a template."""
+
+    def visit(item: Any) -> Any:
+        return tensors[item.index] if isinstance(item, Slot) else _rebuild(item, visit)
+
+    return visit(template)
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """All tensors in nested lists, tuples and dicts."""
+    return split(value)[1]
+
+
+def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply ``function`` to every tensor in a nested value."""
+    template, tensors = split(value)
+    return join(template, [function(tensor) for tensor in tensors])
+
+
+def map_numbers(value: Any, function: Callable[[float], float]) -> Any:
+    """Apply ``function`` to every ``float`` in a nested value; whole numbers and truth values stay."""
+
+    def visit(item: Any) -> Any:
+        return function(item) if type(item) is float else _rebuild(item, visit)
+
+    return visit(value)
+
+
+def _rebuild(item: Any, visit: Callable[[Any], Any]) -> Any:
+    if isinstance(item, (list, tuple)):
+        parts = [visit(part) for part in item]
+        if hasattr(item, "_fields"):
+            return type(item)(*parts)
+        return parts if isinstance(item, list) else tuple(parts)
+    if isinstance(item, dict):
+        return {key: visit(part) for key, part in item.items()}
+    return item
+
+
+def is_constant(tensor: Any) -> bool:
+    """Whether a tensor holds one number in all its places."""
+    return bool(tensor.numel()) and bool((tensor == tensor.flatten()[0]).all())

@@ -1,1 +1,0 @@
-"""Compare arms without model or GPU: tasks whose next-step outcomes are drawn from held-out transitions."""

@@ -1,0 +1,1 @@
+"""What a run found, in the forms that other projects read: kernel packages, benchmark solutions, training data."""

@@ -1,0 +1,19 @@
+"""Softmax over the last dimension of a matrix."""
+
+import torch
+from torch import nn
+
+ROWS, COLUMNS = 1024, 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLUMNS)]
+
+
+def get_init_inputs():
+    return []
