@@ -2,6 +2,13 @@
 
     python -P benchmarks/clustering.py LABELS [--corpus FILE] [--scale 1000000] [--write]
 
+    python -P benchmarks/clustering.py --steps LOGS... [--cache FILE] [--write]
+
+The second form clusters the steps of LOGS as a builder does, by text and code difference, and compares with
+benchmarks/step_labels.json: a free word for the main intent of 200 texts, drawn over six sources and labelled before
+any clustering of them was looked at. Only hashes and words are shipped. TUNED names the sources whose texts the
+taxonomy was extended for afterwards; the confusions of all six were seen then.
+
 LABELS has one JSON object a line: text, direction, strategy, and optionally split. CORPUS has one with text a line; it
 is clustered along with the labelled texts, as a builder would. Neither is shipped: they are texts of other people's
 logs. The result holds figures only.
@@ -25,17 +32,64 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
-from results_file import write_results  # noqa: E402
+from runner import write_results  # noqa: E402
 from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score  # noqa: E402
 
-from builder.cluster import PLAIN_TEXTS, Clustering, cluster_texts  # noqa: E402
-from builder.cluster.taxonomy import seeds, taxonomy_sha256  # noqa: E402
-from builder.embed import CachedEmbedder, Embedder, HashingEmbedder, SentenceTransformerEmbedder  # noqa: E402
-from builder.glossary import glossary_sha256  # noqa: E402
+from builder.build import BuildSettings, describe, gathered, read  # noqa: E402
+from builder.cluster.clustering import PLAIN_TEXTS, cluster, cluster_texts, distinct_actions  # noqa: E402
+from builder.cluster.record import Clustering  # noqa: E402
+from builder.cluster.scoring import seeds, taxonomy_sha256  # noqa: E402
+from builder.describe.glossary import glossary_sha256  # noqa: E402
+from builder.embed.cache import CachedEmbedder  # noqa: E402
+from builder.embed.encoders import Embedder, HashingEmbedder, SentenceTransformerEmbedder  # noqa: E402
 
 KINDS = ("direction", "strategy")
 CLUSTERS = (8, 11, 14, 20, 30, 40, 60)
+
+
+STEP_LABELS = REPOSITORY / "benchmarks" / "step_labels.json"
+TUNED = ("cuda-l1", "htam", "kernelbench-agentic")
+
+
+def steps(logs: Sequence[Path], embedder: Embedder) -> dict[str, Any]:
+    """Adjusted mutual information of directions and strategies of recorded steps with the labels, by source."""
+    settings = BuildSettings(name="benchmark")
+    table = gathered([describe(shard, settings) for shard in read(logs)]).table
+    actions, rows = distinct_actions(table)
+    found = cluster(actions, embedder)
+    labels = json.loads(STEP_LABELS.read_text("utf-8"))
+    plans = {
+        hashlib.sha256(action.text.encode("utf-8", "surrogatepass")).hexdigest(): number
+        for number, action in reversed(list(enumerate(actions)))
+    }
+    known = {sha: entry for sha, entry in labels.items() if sha in plans}
+    sources = sorted({entry["source"] for entry in known.values()})
+
+    def information(kind: str, wanted: Sequence[str]) -> float:
+        chosen = [sha for sha, entry in known.items() if entry["source"] in wanted]
+        said = [getattr(found.assignments[plans[sha]], f"{kind}_id") for sha in chosen]
+        return float(adjusted_mutual_info_score([known[sha]["label"] for sha in chosen], said))
+
+    result: dict[str, Any] = {"texts": len(known), "distinct_actions": len(actions), "steps": len(rows), "tuned": TUNED}
+    for kind in KINDS:
+        alone = {source: round(information(kind, [source]), 3) for source in sources}
+        groups = {"all": sources, "tuned": TUNED, "others": [name for name in sources if name not in TUNED]}
+        result[kind] = {
+            **{name: round(information(kind, wanted), 3) for name, wanted in groups.items()},
+            "mean_over_sources": round(statistics.mean(alone.values()), 3),
+            "sources": alone,
+        }
+        print(kind, result[kind])
+    return result
+
+
+def report_steps(logs: Sequence[Path], cache: Path | None, *, write: bool) -> None:
+    """The second form of the command."""
+    embedder: Embedder = SentenceTransformerEmbedder()
+    figures = settings_of(STEP_LABELS) | steps(logs, CachedEmbedder(inner=embedder, path=cache) if cache else embedder)
+    if write:
+        print(f"written to {write_results('step_clustering', figures).name}")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -113,7 +167,7 @@ def throughput(texts: Sequence[str]) -> dict[str, float]:
 
 
 def settings_of(labels: Path) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
+    """What a reader needs to verifier the figures."""
     return {
         "labels_sha256": hashlib.sha256(labels.read_bytes()).hexdigest(),
         "settings": asdict(PLAIN_TEXTS),
@@ -126,13 +180,17 @@ def settings_of(labels: Path) -> dict[str, Any]:
 def main() -> None:
     """Run everything and print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
+    parser.add_argument("labels", type=Path, nargs="?")
+    parser.add_argument("--steps", type=Path, nargs="+", metavar="LOGS")
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--scale", type=int, default=0)
     parser.add_argument("--distinct", type=int, default=10_000)
     parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results/clustering.json")
     options = parser.parse_args()
+    if options.steps:
+        report_steps(options.steps, options.cache, write=options.write)
+        return
     rows = read_rows(options.labels)
     corpus = [row["text"] for row in read_rows(options.corpus)] if options.corpus else []
     embedder: Embedder = SentenceTransformerEmbedder()

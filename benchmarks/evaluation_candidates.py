@@ -133,13 +133,6 @@ class ModelNew(nn.Module):
 _BINDING = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }'
 
 
-def triton_of_size(mebibytes: int) -> tuple[str, str]:
-    """Task and right Triton candidate of an elementwise operator with an input of this size."""
-    reference, _, body = ELEMENTWISE["silu"]
-    task = _TASK.format(expression=reference, rows=ROWS, columns=(mebibytes << 18) // ROWS)
-    return task, _TRITON.format(body=f"({body})")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkCandidate:
     """A candidate with its task, how it is built and the verdict it deserves."""
@@ -149,11 +142,6 @@ class BenchmarkCandidate:
     expected: str
     task: str
     source: str
-
-    @property
-    def backend(self) -> str:
-        """KernelBench's name for how to load it."""
-        return "triton" if self.kind == "triton" else "cuda"
 
 
 def candidates() -> list[BenchmarkCandidate]:

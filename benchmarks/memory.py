@@ -1,10 +1,10 @@
 """What a memory costs: from logs, at 10^4 to 10^6 transitions, to load, and to ask.
 
-    python -P benchmarks/memory.py growth [SIZE…]     drafts to published memory, load, one selection
+    python -P benchmarks/memory.py growth [SIZE…]     raw transitions to published memory, load, one selection
     python -P benchmarks/memory.py logs PATH…         raw logs to published memory, and again with one log changed
 
 Each size runs in a process of its own so that its peak memory is its own. Reading and describing real steps is measured
-by ``logs`` alone; ``growth`` starts from drafted steps and leaves embedding out.
+by ``logs`` alone; ``growth`` starts from described steps and leaves embedding out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
-from results_file import write_results  # noqa: E402
+from runner import write_results  # noqa: E402
 
 SIZES = (10_000, 100_000, 1_000_000)
 
@@ -51,25 +51,26 @@ def growth(sizes: list[int]) -> None:
 
 def one_size(size: int) -> dict[str, Any]:
     """Build, publish, load and ask a memory of ``size`` synthetic transitions."""
-    from synthetic_drafts import InstantEmbedder, drafts
+    from synthetic_transitions import InstantEmbedder, raw_transitions
 
     from artifacts.memory.attention import AttentionSettings, attend
     from artifacts.memory.store import MemoryStore
-    from builder.build import BuildSettings, group, link
+    from builder import build
+    from builder.describe.logs import Corpus
 
-    table = drafts(size)
-    settings, embedder = BuildSettings(name="synthetic", replay=False), InstantEmbedder()
+    corpus, settings = Corpus(raw_transitions(size), ()), build.BuildSettings(name="synthetic", replay=False)
+    build.named_embedder = lambda name: InstantEmbedder()  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         store = MemoryStore(folder)
         start, cpu_start = time.perf_counter(), time.process_time()
-        labels = group(table, embedder, settings)
+        labels = build.cluster(corpus, settings)
         grouped = time.perf_counter()
-        memory = link(table, labels, (), embedder, settings)
+        memory = build.link(corpus, labels, settings)
         linked = time.perf_counter()
         store.publish(memory)
         published, build_cpu = time.perf_counter(), time.process_time() - cpu_start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        del memory, labels, table
+        del memory, labels, corpus
         loads = []
         for _ in range(3):
             begun = time.perf_counter()
@@ -114,14 +115,13 @@ def logs(paths: list[Path]) -> None:
     """Build from raw logs with an empty cache, then again with a full one."""
     from artifacts.memory.store import MemoryStore
     from builder.build import BuildSettings, build, publish
-    from builder.embed import SentenceTransformerEmbedder
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = BuildSettings(name="logs", cache=Path(folder) / "cache", workers=2)
+        settings = BuildSettings(name="logs", cache=Path(folder) / "cache")
         rows = []
         for run in ("from nothing", "remembered"):
             wall, cpu = time.perf_counter(), processor_seconds()
-            built = build(paths, SentenceTransformerEmbedder(), settings)
+            built = build(paths, settings)
             version = publish(built.memory, MemoryStore(f"{folder}/store"), force=True)
             rows.append(
                 {

@@ -1,4 +1,4 @@
-"""Made-up drafts of any number, with the sizes and the duplication of real logs."""
+"""Made-up raw transitions of any number, with the sizes and the duplication of real logs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts.task import FAMILIES
-from builder.embed import Vectors
-from builder.link.drafts import DRAFTS
+from builder.describe.raw_transitions import RAW_TRANSITIONS
+from builder.embed.encoders import Vectors
 
 STEPS = 12
 """Steps of a trajectory, root left out."""
@@ -34,8 +34,8 @@ IDEAS = (
 )
 
 
-def drafts(count: int, seed: int = 0) -> pa.Table:
-    """``count`` drafts, in trajectories of :data:`STEPS` with three siblings a parent."""
+def raw_transitions(count: int, seed: int = 0) -> pa.Table:
+    """``count`` raw transitions, in trajectories of :data:`STEPS` with three siblings a parent."""
     rng = np.random.default_rng(seed)
     rows = np.arange(count)
     trajectory, step = rows // STEPS, rows % STEPS
@@ -79,10 +79,11 @@ def drafts(count: int, seed: int = 0) -> pa.Table:
         "previous": previous,
         "provenance_line": rows,
     }
-    return pa.table([_column(field, columns, count) for field in DRAFTS], schema=DRAFTS)
+    return pa.table([_column(field, columns, count) for field in RAW_TRANSITIONS], schema=RAW_TRANSITIONS)
 
 
 CONSTANT = {
+    "repair": False,
     "source": "synthetic",
     "suite": "synthetic",
     "state_language": "cuda",

@@ -1,0 +1,74 @@
+"""Techniques of kernels by program against labels by hand: precision and recall of each.
+
+    python -P benchmarks/techniques.py [--strangers LABELS --index FILE] [--write]
+
+The labels, ``{sha256 of a candidate: [technique, ...]}``, are those of 62 kernels of the shipped logs
+(benchmarks/techniques_labels.json), written before the program read them; the rules were then fitted to these kernels.
+``--strangers`` names labels of kernels that others wrote, whose sources a JSON list of ``{"sha", "source"}`` holds; of
+them only figures are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
+
+from runner import write_results  # noqa: E402
+
+from artifacts.features.techniques import Technique, techniques  # noqa: E402
+
+LABELS = REPOSITORY / "benchmarks" / "techniques_labels.json"
+
+
+def shipped() -> dict[str, str]:
+    """Source of each candidate of the shipped logs, by its hash."""
+    return {path.stem: path.read_text("utf-8") for path in REPOSITORY.glob("examples/logs/*/candidates/*.py")}
+
+
+def scores(labels: Mapping[str, list[str]], sources: Mapping[str, str]) -> dict[str, Any]:
+    """Counts, precision and recall of each technique that either side names, and over all of them."""
+    table: dict[str, Any] = {}
+    pairs = [(set(named), {str(one) for one in techniques(sources[sha])}) for sha, named in labels.items()]
+    for name in Technique:
+        right = sum(name in named and name in found for named, found in pairs)
+        table[name] = _row(right, sum(name in found for _, found in pairs), sum(name in named for named, _ in pairs))
+    kept = {name: row for name, row in table.items() if row["labelled"] or row["found"]}
+    total = _row(*(sum(row[key] for row in kept.values()) for key in ("right", "found", "labelled")))
+    return {"kernels": len(labels), "all": total, "techniques": kept}
+
+
+def _row(right: int, found: int, labelled: int) -> dict[str, Any]:
+    precision = round(right / found, 3) if found else None
+    recall = round(right / labelled, 3) if labelled else None
+    return {"labelled": labelled, "found": found, "right": right, "precision": precision, "recall": recall}
+
+
+def main() -> None:
+    """Score and print one row a technique."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--strangers", type=Path)
+    parser.add_argument("--index", type=Path)
+    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results/techniques.json")
+    options = parser.parse_args()
+    result = {"shipped": scores(json.loads(LABELS.read_text("utf-8")), shipped())}
+    if options.strangers:
+        sources = {row["sha"]: row["source"] for row in json.loads(options.index.read_text("utf-8"))}
+        result["strangers"] = scores(json.loads(options.strangers.read_text("utf-8")), sources)
+    for whose, table in result.items():
+        print(f"{whose}: {table['kernels']} kernels")
+        for name, row in [*table["techniques"].items(), ("all", table["all"])]:
+            counts = f"labelled {row['labelled']:4} found {row['found']:4}"
+            print(f"  {name:18} {counts} precision {row['precision']} recall {row['recall']}")
+    if options.write:
+        print(f"written to {write_results('techniques', result).name}")
+
+
+if __name__ == "__main__":
+    main()
