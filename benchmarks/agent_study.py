@@ -145,7 +145,7 @@ def table(options: argparse.Namespace) -> None:
 def retime(options: argparse.Namespace) -> None:
     """Time every winner alone beside its baseline, and print the ratios of arms operator by operator.
 
-    Not in turns: on a few cores the OpenMP threads of one winner still spin while the other is timed.
+    Not in turns: three winners would make three pairs, whose ratios need not agree.
     """
     sessions = json.loads((options.study / "plan.json").read_text())["sessions"]
     evaluator = LocalEvaluator()

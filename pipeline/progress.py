@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -218,17 +216,17 @@ def _lost_paired(measured: Measurement, before_us: float | None) -> str:
 
 
 def paired_ratio(timing: Timing, incumbent: Timing) -> tuple[float, float, float]:
-    """(low, median, high) of incumbent time / candidate time over blocks of two calls of each, as they were timed."""
-    from optimizer.evaluation.verify.timing import median_interval
+    """(low, median, high) of incumbent time / candidate time over the blocks in which both were timed.
 
-    def blocks(of: Timing) -> list[float]:
-        return [math.sqrt(first * second) for first, second in itertools.pairwise(of.samples_us)][::2]
+    Of several input settings there are no blocks any more; then of the two medians, with their intervals.
+    """
+    from optimizer.evaluation.verify.timing import block_ratios, median_interval
 
-    ours, theirs = blocks(timing), blocks(incumbent)
-    if not ours or len(ours) != len(theirs):
+    try:
+        return median_interval(block_ratios(timing.samples_us, incumbent.samples_us))
+    except ValueError:  # samples do not pair
         middle = incumbent.median_us / timing.median_us
         return incumbent.low_us / timing.high_us, middle, incumbent.high_us / timing.low_us
-    return median_interval([other / own for own, other in zip(ours, theirs, strict=True)])
 
 
 def _measurement(payload: Mapping[str, Any]) -> Measurement | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+
+import pytest
 
 from artifacts.candidate import Candidate, Language
 from artifacts.device import device_spec
@@ -55,4 +58,5 @@ def test_versions_become_measured_steps_from_the_simplest_up(tmp_path: Path) -> 
         if row["reward"] is not None
     ]
     assert "+polynomial" in step["moves"].split()
-    assert step["reward"] > 0
+    ratio = step["parent_us"] / step["child_us"]
+    assert step["reward"] == pytest.approx(math.log2(ratio))

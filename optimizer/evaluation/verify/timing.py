@@ -86,7 +86,6 @@ def compare(candidate: Prepare, incumbent: Prepare, clock: Clock, settings: Timi
     warm_up([candidate, incumbent], clock, settings.warmup_s)
     mine: list[float] = []
     theirs: list[float] = []
-    gains: list[float] = []
     swap = False
     while _wants_more(mine, settings, deadline) or _wants_more(theirs, settings, deadline):
         first, second = (incumbent, candidate) if swap else (candidate, incumbent)
@@ -95,9 +94,19 @@ def compare(candidate: Prepare, incumbent: Prepare, clock: Clock, settings: Timi
         ours, other = (inner, outer) if swap else (outer, inner)
         mine += ours
         theirs += other
-        gains.append(math.log(math.prod(other) / math.prod(ours)) / 2)
         swap = not swap
-    return _verdict(mine, theirs, gains, settings)
+    return _verdict(mine, theirs, settings)
+
+
+def block_ratios(candidate_us: Sequence[float], incumbent_us: Sequence[float]) -> list[float]:
+    """Incumbent time over candidate time in each block of :func:`compare`, from the samples in their order.
+
+    The quicker of two calls stands for a side: whatever else runs on the machine only ever adds time, and where it adds
+    a time slice of 4 ms to every tenth call of 0.5 ms, means of two lose a gain of 1.4 times in it. Both sides are
+    treated alike, so without a difference the logarithms stay symmetric about zero, as the test needs.
+    """
+    quickest = [[min(pair) for pair in zip(us[::2], us[1::2], strict=True)] for us in (candidate_us, incumbent_us)]
+    return [other / own for own, other in zip(*quickest, strict=True)]
 
 
 def seen_again(first: Comparison, again: Callable[[], Comparison]) -> Comparison:
@@ -119,8 +128,9 @@ def warm_up(prepares: list[Prepare], clock: Clock, seconds: float) -> None:
         rounds += 1
 
 
-def _verdict(mine: list[float], theirs: list[float], gains: list[float], settings: TimingSettings) -> Comparison:
+def _verdict(mine: list[float], theirs: list[float], settings: TimingSettings) -> Comparison:
     candidate, incumbent = timing_of(mine), timing_of(theirs)
+    gains = [math.log(ratio) for ratio in block_ratios(mine, theirs)]
     ratio = math.exp(statistics.median(gains))
     p_value = signed_rank_p(gains)
     faster = p_value < settings.level and ratio > 1 + settings.effect

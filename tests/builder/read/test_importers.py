@@ -219,8 +219,9 @@ def test_the_public_logs_read_whole_and_agree_with_their_readme():
     total = figures(map(read, discover([REAL_LOGS])))
     assert total.records == 3623
     assert total.records + total.derived == total.steps + total.quarantined
-    assert total.measured == 2059
-    assert (total.fixes, total.failures, total.quarantined) == (49, 765, 224)
+    # five of its times are below what the device's memory allows (their README names them): no measurement
+    assert total.measured == 2051
+    assert (total.fixes, total.failures, total.quarantined) == (49, 763, 229)
 
 
 @pytest.mark.parametrize(

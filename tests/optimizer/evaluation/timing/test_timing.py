@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -75,6 +77,24 @@ def test_a_candidate_five_percent_faster_is_promoted() -> None:
     assert result.ratio == pytest.approx(100 / 95, rel=0.02)
 
 
+def _disturbed(seed: int, mean_us: float) -> Callable[[], Call]:
+    """A busy machine: every eighth call waits for a time slice of 4 ms."""
+    call, source = _noisy(seed, mean_us), random.Random(seed)
+    return lambda: lambda: call()() + 4000 * (source.random() < 1 / 8)
+
+
+def test_time_slices_of_others_neither_hide_a_gain_nor_feign_one() -> None:
+    seeds = range(100)
+    found = sum(
+        compare(_disturbed(seed, 400), _disturbed(seed + 1000, 500), ScriptedClock(), FAST).faster for seed in seeds
+    )
+    feigned = sum(
+        compare(_disturbed(seed, 500), _disturbed(seed + 1000, 500), ScriptedClock(), FAST).faster for seed in seeds
+    )
+    assert found >= 95
+    assert feigned <= 5
+
+
 def test_a_slower_candidate_is_never_promoted() -> None:
     assert not compare(_noisy(1, 110), _noisy(2, 100), ScriptedClock(), FAST).faster
 
@@ -135,6 +155,29 @@ def test_the_cpu_clock_orders_little_and_much_work() -> None:
     little = time_callable(lambda: bind(torch.mm, lambda: (small, small)), clock, settings)
     much = time_callable(lambda: bind(torch.mm, lambda: (large, large)), clock, settings)
     assert little.median_us < much.median_us
+
+
+NEW_PAGES = """
+import resource
+import torch
+from optimizer.evaluation.sandbox.clock import CpuClock
+
+def pages(call):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+clock = CpuClock(flush_bytes=4)
+print(*(pages(lambda: torch.ones(4 << 20)) for _ in range(30)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_calls_soon_pay_no_more_for_the_pages_of_their_output() -> None:
+    ran = subprocess.run([sys.executable, "-c", NEW_PAGES], capture_output=True, text=True, check=True)
+    first, *later = map(int, ran.stdout.split())
+    assert first > 100
+    assert max(later[-10:]) < first / 10
 
 
 def test_the_cache_size_is_read_from_the_system(tmp_path) -> None:  # type: ignore[no-untyped-def]
