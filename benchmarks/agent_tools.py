@@ -34,7 +34,7 @@ def server_of(session: Path) -> StdioServerParameters:
 
 @contextlib.contextmanager
 def alone(session: Path) -> Iterator[None]:
-    """Nobody else of the study measures meanwhile: sessions share a machine, which would be too busy for all."""
+    """Nobody else of the study uses a tool meanwhile: sessions share a machine, and one of them may measure."""
     with (session.resolve().parents[1] / "measuring").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -42,11 +42,11 @@ def alone(session: Path) -> Iterator[None]:
 
 async def called(session: Path, tool: str, arguments: dict[str, Any]) -> tuple[bool, Any]:
     """Whether a tool worked, and its answer."""
-    async with Client(server_of(session)) as client:
-        if tool == "tools":
-            listed = (await client.list_tools()).tools
-            return True, {one.name: {"does": one.description, "arguments": one.input_schema} for one in listed}
-        with alone(session) if tool in WAITING else contextlib.nullcontext():
+    with alone(session):
+        async with Client(server_of(session)) as client:
+            if tool == "tools":
+                listed = (await client.list_tools()).tools
+                return True, {one.name: {"does": one.description, "arguments": one.input_schema} for one in listed}
             result = await client.call_tool(tool, arguments)
             while not result.is_error and tool in WAITING and result.structured_content["state"] == "running":
                 result = await client.call_tool("job", {"handle": result.structured_content["job"], "wait_s": 50})
