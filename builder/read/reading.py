@@ -12,6 +12,7 @@ from builder.read.collector import Collector, Importer, LogFile, LogResult
 from builder.read.files import Probe, digest, is_regular
 from builder.read.importers import (
     cudaforge,
+    flashinfer,
     kernelagent,
     kernelbench,
     kernelmem,
@@ -133,6 +134,7 @@ IMPORTERS: tuple[Importer, ...] = (
     kernelmem.IMPORTER,
     cudaforge.IMPORTER,
     openevolve.CHECKPOINTS,
+    flashinfer.IMPORTER,
     ssnti1111.IMPORTER,
     kernelbench.AGENTIC,
     tables.MLSYS26,

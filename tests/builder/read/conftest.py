@@ -417,6 +417,46 @@ def openevolve(root: Path) -> Path:
     return root / "softmax_run" / "checkpoints"
 
 
+def flashinfer(root: Path) -> Path:
+    def trace(solution: str, status: str, times: tuple[float, float] | None = None) -> object:
+        figures = times and {"latency_ms": times[0], "reference_latency_ms": times[1], "speedup_factor": 0.0}
+        return {
+            "definition": "softmax_n1024",
+            "workload": {"axes": {"rows": 7}, "inputs": {}, "uuid": "u"},
+            "solution": solution,
+            "evaluation": {
+                "status": status,
+                "environment": {"hardware": "NVIDIA_H100", "libs": {}},
+                "timestamp": "2026-03-17T14:21:51",
+                "log": "" if times else "kernel.cu(3): error: expected a ;",
+                "correctness": {} if times else None,
+                "performance": figures,
+            },
+        }
+
+    def solution(name: str) -> object:
+        sources = [{"path": "kernel.cu", "content": "__global__ void softmax() {}"}]
+        spec = {"language": "cuda", "target_hardware": ["H100"], "entry_point": "kernel.cu::run"}
+        about = {"name": name, "definition": "softmax_n1024", "author": "somebody", "description": "one pass"}
+        return about | {"spec": spec, "sources": sources}
+
+    folder = root / "flashinfer_trace"
+    about = {"name": "softmax_n1024", "op_type": "softmax", "reference": REFERENCE}
+    dump(folder / "definitions" / "softmax" / "softmax_n1024.json", about)
+    for name in ("quick", "broken", "unmeasured"):
+        dump(folder / "solutions" / "somebody" / "softmax" / "softmax_n1024" / f"{name}.json", solution(name))
+    dump_lines(
+        folder / "traces" / "softmax" / "softmax_n1024.jsonl",
+        [
+            trace("quick", "PASSED", (0.02, 0.04)),
+            trace("quick", "PASSED", (0.02, 0.16)),
+            trace("broken", "COMPILE_ERROR"),
+            {"definition": "softmax_n1024", "workload": {"uuid": "u"}, "solution": None, "evaluation": None},
+        ],
+    )
+    return folder
+
+
 def lineage(root: Path) -> Path:
     put(root / "expert" / "lineage.toml", LINEAGE)
     for name in ("expert", "scalar", "naive"):
@@ -561,6 +601,7 @@ SAMPLES = (
     Sample("kernelagent", kernelagent, 3, 4, 1, 0, 2, 0, 0),
     Sample("kernelagent-database", kernelagent_database, 3, 2, 0, 1, 1, 0, 0),
     Sample("openevolve", openevolve, 4, 3, 0, 1, 1, 0, 1),
+    Sample("flashinfer-trace", flashinfer, 3, 3, 1, 1, 1, 0, 1),
     Sample("lineage", lineage, 4, 3, 0, 1, 2, 0, 0),
     Sample("htam", native, 3, 2, 0, 1, 1, 0, 0),
 )
