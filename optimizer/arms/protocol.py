@@ -150,18 +150,20 @@ class Choice:
 
     Attributes:
         direction: id, empty when the model is given none or follows an intent of its own.
+        move: the one that the model is told to make, ``+technique``; empty for arms that order none.
         moves: edges whose moves surely gained from this kernel's rung, best first.
-        probability: with which direction or intent was chosen; None when nothing was chosen.
+        probability: with which direction, move or intent was chosen; None when nothing was chosen.
         gate: why memory was not used; empty when it was, or when the arm has none.
         scores: every direction with its evidence, in the order of the memory.
         expected: log2 gain of any step by the no-direction baseline; None for arms that do not ask.
         intent: what the model is to implement of its own list; None for arms that keep none.
         asked: roles of the questions that were asked before, in their order; the log holds the answers.
-        instructions: what these answers tell whoever writes the candidate.
+        instructions: what these answers, or the move, tell whoever writes the candidate.
     """
 
     arm: str
     direction: str = ""
+    move: str = ""
     strategies: tuple[StrategyUse, ...] = ()
     moves: tuple[Edge, ...] = ()
     probability: float | None = None
@@ -175,8 +177,8 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What siblings should not take as well: direction or intent; empty for neither."""
-        return self.direction if self.intent is None else self.intent.label
+        """What siblings should not take as well: direction, move or intent; empty for none."""
+        return self.direction or self.move if self.intent is None else self.intent.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

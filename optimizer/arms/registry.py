@@ -108,8 +108,8 @@ _REGISTRY: dict[str, _Entry | _WithoutMemory] = {
         "GPU Kernel Scientist, arXiv 2506.20807",
     ),
     "macro": _Entry(
-        "a policy over directions learnt from the memory's transitions issues one, the model codes it",
-        lambda memory, settings: MacroArm(memory=memory, settings=settings, policy=learned(memory)),
+        "a policy over moves learnt from the memory's transitions issues one, the model codes it",
+        lambda memory, _: MacroArm(policy=learned(memory)),
         "QiMeng-Kernel, arXiv 2511.20100",
     ),
     "verified-evolution": _WithoutMemory(

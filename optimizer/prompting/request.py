@@ -125,7 +125,7 @@ class PromptContext:
         tried: oldest first; the latest are kept when there are many.
         fixes: most similar first, for repairs.
         intent_now: of the task's list of ideas, the one to be implemented.
-        instructions: what a question that was asked before says is to be done.
+        instructions: what is to be done, as a question that was asked before or the arm's one move says.
     """
 
     task_id: str

@@ -80,7 +80,7 @@ async def _proposal(search: TaskSearch, slot: str, parent: Node | None, taken: f
         context = _context(search, slot, parent, taken, said)
     choice = _kept(search, context) if context.mode == "repair" else search.arm.choose(context)
     asked = tuple(said.role for said in context.said)
-    told = clean(shorten(search.arm.told(context.said), search.run.prompt.limits.strategy))
+    told = clean(shorten(search.arm.told(context.said), search.run.prompt.limits.strategy)) or choice.instructions
     return logged(search, _of(search, slot, context, replace(choice, asked=asked, instructions=told)))
 
 

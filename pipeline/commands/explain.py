@@ -100,10 +100,12 @@ def _lines(events: Events, key: str, prompt: bool) -> Iterator[str]:
 def _choice(plan: Proposal) -> Iterator[str]:
     choice = plan.choice
     yield f"\narm {choice.arm}" + (f", gate closed: {choice.gate}" if choice.gate else "")
+    chance = "" if choice.probability is None else f" with probability {choice.probability:.3f}"
     if choice.direction:
         drawn = ", drawn at random by the exploration share" if choice.explored else ""
-        chance = "" if choice.probability is None else f" with probability {choice.probability:.3f}"
         yield f"chosen direction: {choice.direction}{chance}{drawn}"
+    if choice.move:
+        yield f"chosen move: {choice.move}{chance}"
     if choice.intent is not None:
         yield f"chosen intent {choice.intent.number} of the model's own list: {choice.intent.text}"
     if choice.asked:

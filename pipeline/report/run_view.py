@@ -296,7 +296,7 @@ def _step(step: LoggedStep, names: Mapping[str, str], choice: Mapping[str, Any])
         sha256=step.candidate_sha256,
         parent=step.parent_sha256,
         mode=step.mode,
-        direction=names.get(step.direction, step.direction) or _intent(choice),
+        direction=names.get(step.direction, step.direction) or _order(choice),
         strategies=tuple(names.get(name, name) for name in step.strategies),
         plan=step.plan,
         probability=step.choice_probability,
@@ -306,10 +306,10 @@ def _step(step: LoggedStep, names: Mapping[str, str], choice: Mapping[str, Any])
     )
 
 
-def _intent(choice: Mapping[str, Any]) -> str:
-    """The intent of the model's own list that a step implements, in a few words; empty for none."""
+def _order(choice: Mapping[str, Any]) -> str:
+    """The move, or the intent of the model's own list in a few words, that a step makes; empty for neither."""
     intent = choice.get("intent")
-    return f"{intent['number']}. {intent['text'][:60]}" if intent else ""
+    return f"{intent['number']}. {intent['text'][:60]}" if intent else str(choice.get("move", ""))
 
 
 def _device(steps: Iterable[LoggedStep]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from artifacts.candidate import Language
@@ -101,6 +103,16 @@ def build_memory(count: int = 240) -> Memory:
 def memory() -> Memory:
     """240 transitions, 3 directions, 6 strategies."""
     return build_memory()
+
+
+@pytest.fixture(scope="session")
+def memory_of_moves(memory: Memory) -> Memory:
+    """The same, in which each direction was one move; that of tiling makes no sense for rows."""
+    made = {"access": "+prefetch", "fusion": "+polynomial -simd", "tiling": "+register_tile"}
+    moves = pa.array([made[name] for name in memory.table["direction_id"].to_pylist()])
+    place = memory.table.schema.get_field_index("moves")
+    field = memory.table.schema.field(place)
+    return replace(memory, table=memory.table.set_column(place, field, moves.cast(field.type)))
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ import pytest
 
 from artifacts.candidate import Language
 from artifacts.features import FEATURES
+from artifacts.features.techniques import ABOUT, Technique
 from artifacts.memory.htg import Memory
 from artifacts.trajectory import State
 from optimizer.arms import ArmContext, Intent, Said, make_arm
 from optimizer.arms.archive import AXES, archive, cell_of
 from optimizer.arms.experiments import three, waiting
-from optimizer.arms.macro import MacroArm, learned
+from optimizer.arms.macro import learned
 from optimizer.selection import SelectionSettings
 from tests.optimizer.arms.members import member
 
@@ -85,28 +86,49 @@ def test_the_archive_keeps_the_fastest_of_each_kind_and_not_only_the_fastest() -
     assert {arm.start(context) for context in contexts} == {"1.0", "2.0"}
 
 
-def test_the_policy_prefers_what_the_memory_s_transitions_gained_by(memory: Memory, softmax_state: State) -> None:
-    policy = learned(memory)
+def test_the_policy_prefers_what_the_memory_s_transitions_gained_by(
+    memory_of_moves: Memory, softmax_state: State
+) -> None:
+    policy = learned(memory_of_moves)
     assert policy is not None
-    for family, helps in (("softmax", "fusion"), ("reduction", "access"), ("matmul", "tiling")):
+    for family, helps in (("softmax", "+polynomial"), ("reduction", "+prefetch"), ("matmul", "+register_tile")):
         chances = policy.probabilities(replace(softmax_state, family=family))
         assert max(chances, key=chances.__getitem__) == helps
         assert sum(chances.values()) == pytest.approx(1)
 
 
-def test_the_policy_s_probability_is_logged_and_a_memory_without_directions_closes_the_gate(
-    memory: Memory, softmax_state: State
+def test_a_move_is_drawn_as_the_log_says_and_told_in_the_words_of_its_technique(
+    memory_of_moves: Memory, softmax_state: State
 ) -> None:
-    arm = make_arm("macro", memory, SelectionSettings())
+    arm = make_arm("macro", memory_of_moves, SelectionSettings())
     choices = [arm.choose(ArmContext(state=softmax_state, seed=str(number))) for number in range(200)]
-    shares = {choice.direction: choice.probability for choice in choices}
-    for direction, chance in shares.items():
+    shares = {choice.move: choice.probability for choice in choices}
+    assert set(shares) == {"+polynomial", "+prefetch"}  # a register tile is for products
+    for move, chance in shares.items():
         assert chance is not None
-        assert abs(sum(choice.direction == direction for choice in choices) / 200 - chance) < 0.12
-    empty = MacroArm(
-        memory=memory, settings=SelectionSettings(), policy=learned(replace(memory, table=memory.table[:0]))
-    )
-    assert "no direction" in empty.choose(ArmContext(state=softmax_state)).gate
+        assert abs(sum(choice.move == move for choice in choices) / 200 - chance) < 0.12
+    assert {choice.instructions for choice in choices if choice.move == "+prefetch"} == {
+        ABOUT[Technique.PREFETCH].instruction
+    }
+    sibling = arm.choose(ArmContext(state=softmax_state, taken=frozenset({"+polynomial"})))
+    assert (sibling.move, sibling.label, sibling.probability) == ("+prefetch", "+prefetch", 1.0)
+
+
+def test_a_move_that_was_made_is_not_told_again(memory_of_moves: Memory, softmax_state: State) -> None:
+    arm = make_arm("macro", memory_of_moves, SelectionSettings())
+    held = replace(softmax_state, features=frozenset({"polynomial_approximation"}))
+    assert {arm.choose(ArmContext(state=held, seed=str(number))).move for number in range(40)} == {"+prefetch"}
+
+
+@pytest.mark.parametrize(("runtime_us", "moves"), [(None, True), (100.0, False)])
+def test_without_a_kernel_or_without_moves_the_gate_is_closed(
+    runtime_us: float | None, moves: bool, memory: Memory, memory_of_moves: Memory, softmax_state: State
+) -> None:
+    arm = make_arm("macro", memory_of_moves if moves else memory, SelectionSettings())
+    choice = arm.choose(ArmContext(state=replace(softmax_state, runtime_us=runtime_us)))
+    assert choice.gate
+    assert not choice.move
+    assert not choice.instructions
 
 
 def test_evolution_draws_faster_parents_more_often_and_never_a_failed_one() -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.candidate import Language
 from artifacts.codec import decode
+from artifacts.features.techniques import ABOUT, Technique, moves, techniques
 from artifacts.measurement import Outcome
 from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
@@ -124,9 +126,22 @@ def test_an_objection_before_the_build_saved_a_candidate_that_would_not_have_com
     assert all(step.measurement and step.measurement.outcome is not Outcome.COMPILE_ERROR for step in steps)
 
 
-@pytest.mark.parametrize("name", ["bandit", "macro"])
-def test_a_policy_without_questions_takes_a_direction_of_its_memory(name: str, tmp_path: Path, memory: Memory) -> None:
-    run = opened(name, tmp_path, memory)
+def test_the_bandit_takes_a_direction_of_its_memory_without_questions(tmp_path: Path, memory: Memory) -> None:
+    run = opened("bandit", tmp_path, memory)
     assert asked(run) == [(), ()]
     choices = [decode(Proposal, payload).choice for _, payload in run.effect_log.of_kind("choice")]
     assert all(choice.direction and choice.probability for choice in choices)
+
+
+def test_the_policy_orders_one_move_once_there_is_a_kernel_and_the_candidate_makes_it(
+    tmp_path: Path, memory: Memory
+) -> None:
+    run = opened("macro", tmp_path, memory)
+    first, second = [decode(Proposal, payload).choice for _, payload in run.effect_log.of_kind("choice")]
+    assert "no kernel yet" in first.gate
+    assert (second.move, second.instructions) == ("+polynomial", ABOUT[Technique.POLYNOMIAL].instruction)
+    (_, request) = run.effect_log.of_kind("request")[1]
+    assert second.instructions in request["messages"][1]["content"]
+    steps = [decode(LoggedStep, payload) for _, payload in run.effect_log.of_kind("step")]
+    before, after = (techniques(run.log.candidate(step.candidate_sha256), Language.CPP) for step in steps)
+    assert second.move in moves(before, after)

@@ -74,12 +74,13 @@ class Player:
 @pytest.fixture(
     params=[(name, "file") for name in ARMS] + [("feedback", "edits"), ("plan-code-debug", "edits")], ids="-".join
 )
-def new_run(request: pytest.FixtureRequest, make_run: Callable[..., Any], memory: Memory) -> Callable[[str], Any]:
+def new_run(
+    request: pytest.FixtureRequest, make_run: Callable[..., Any], memory: Memory, memory_of_moves: Memory
+) -> Callable[[str], Any]:
     name, answers = request.param
 
     def make(path: str) -> Any:
-        known = memory if name not in ("feedback",) else None
-        arm = make_arm(name, known, SelectionSettings(least_margin=0.0))
+        arm = make_arm(name, memory_of_moves if name == "macro" else memory, SelectionSettings(least_margin=0.0))
         run = make_run(path, tasks=1, settings=SETTINGS, arm=arm)
         session = run.session
 
