@@ -70,7 +70,6 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
             search=SearchSettings(
                 steps=options["steps"] or (STEPS if known is None else known.search.steps),
                 candidates=options["candidates"],
-                shared=options["shared"],
                 reallocate=not options["fixed_steps"],
                 confirm=_confirm(options, known),
             ),

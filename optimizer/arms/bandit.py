@@ -47,7 +47,6 @@ class BanditArm(Arm):
     memory: Memory
     settings: SelectionSettings
     name: str = "bandit"
-    learns: bool = True
 
     def start(self, context: ArmContext) -> str:
         """A parent from the cluster of the most promising pair, drawn by speed."""

@@ -19,7 +19,6 @@ class FlatArm(Arm):
     settings: SelectionSettings
     name: str = "flat"
     local: bool = True
-    learns: bool = True
 
     def choose(self, context: ArmContext) -> Choice:
         """Offer the best strategies whose conditions hold."""

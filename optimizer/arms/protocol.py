@@ -194,7 +194,6 @@ class Arm(ABC):
         memory: where the directions and strategies of its choices are looked up; None for none.
         restarts: every step starts from the reference instead of a parent.
         local: prompts show texts of the memory: device experience, reference kernels, and for repairs earlier fixes.
-        learns: it looks at what the run itself has learnt.
         reviews: roles that judge each candidate before it is measured; ``role_<role>.j2`` asks for a verdict.
     """
 
@@ -202,7 +201,6 @@ class Arm(ABC):
     memory: Memory | None = None
     restarts: bool = False
     local: bool = False
-    learns: bool = False
     reviews: tuple[str, ...] = ()
 
     @abstractmethod

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from artifacts.candidate import Language
 from artifacts.measurement import Measurement, Outcome
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Transition
 from artifacts.trajectory import State
 from optimizer.arms import Arm, Choice
 from optimizer.prompting.device_experience import DeviceExperience, evidence
@@ -41,7 +40,6 @@ class PromptContexts:
     """Puts together what prompts may say; one serves all tasks of a run."""
 
     def __init__(self, arm: Arm, target: Target) -> None:
-        self._arm = arm
         self._memory = None if arm.memory is None else _MemoryParts(arm.memory, target, local=arm.local)
 
     def of_step(
@@ -54,14 +52,12 @@ class PromptContexts:
         sample: int,
         parent: Parent | None = None,
         tried: Sequence[Tried] = (),
-        learnt: Sequence[Transition] = (),
     ) -> PromptContext:
         """Everything the prompt may say.
 
         Args:
             slot: ``<step>.<candidate>``; ``sample`` numbers the run's slots.
             tried: earlier steps of the task, with the ids of their directions.
-            learnt: what other tasks of the run have done.
         """
         now = choice.intent
         context = PromptContext(
@@ -80,7 +76,7 @@ class PromptContexts:
             return context
         if parent is not None and parent.measurement.outcome is not Outcome.CORRECT:
             return self._memory.add_to_repair(context, parent.measurement)
-        return self._memory.add(context, task, state, choice, learnt if self._arm.learns else ())
+        return self._memory.add(context, task, state, choice)
 
 
 class _MemoryParts:
@@ -99,19 +95,17 @@ class _MemoryParts:
         fixes = self._fixes.like(failure.outcome, failure.error) if self._local else ()
         return replace(context, fixes=fixes, tried=self._named(context.tried))
 
-    def add(
-        self, context: PromptContext, task: Task, state: State, choice: Choice, learnt: Sequence[Transition]
-    ) -> PromptContext:
+    def add(self, context: PromptContext, task: Task, state: State, choice: Choice) -> PromptContext:
         """Direction and strategies where one was chosen, otherwise what is known of the device, or else elsewhere."""
         undirected = self._local and not choice.direction
-        known = evidence(self._experience, state, learnt) if undirected else None
+        known = evidence(self._experience, state) if undirected else None
         return replace(
             context,
             direction=self._memory.direction(choice.direction) if choice.direction else None,
             strategies=self._strategies(choice, task.ref.family),
             moves=choice.moves,
             device_experience=known,
-            reference_kernel=self._kernels.nearest(task, state, learnt) if self._local else None,
+            reference_kernel=self._kernels.nearest(task, state) if self._local else None,
             elsewhere=self._texts.recipes_elsewhere(state) if undirected and known is None else (),
             tried=self._named(context.tried),
         )

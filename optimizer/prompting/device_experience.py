@@ -26,8 +26,7 @@ from artifacts.memory.columns import Bools, Columns, columns_of
 from artifacts.memory.effects import effects_by
 from artifacts.memory.experience import similarity
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Effect, Transition
-from artifacts.memory.tables import transition_rows
+from artifacts.memory.records import Effect
 from artifacts.statistics import LEAST_TASKS
 from artifacts.trajectory import State
 from optimizer.applicability import EXAMINING, MENDING, barred
@@ -111,14 +110,9 @@ class DeviceExperience:
         found = [record for record in often if not barred(record.strategy_id, state)]
         return tuple(sorted(found, key=lambda record: -record.effect.n)[:MOST_RECORDS])
 
-    def examples(self, state: State, learnt: Sequence[Transition] = ()) -> tuple[Step, ...]:
-        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left.
-
-        Args:
-            learnt: what other tasks of the run have done, on the same device and in the same language.
-        """
-        scored = [*_by_worth(*self._telling, state), *_by_worth(*self._of_run(learnt), state)]
-        scored.sort(key=lambda item: (-item[0], item[1]["transition_id"]))
+    def examples(self, state: State) -> tuple[Step, ...]:
+        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left."""
+        scored = sorted(_by_worth(*self._telling, state), key=lambda item: (-item[0], item[1]["transition_id"]))
         chosen: list[dict[str, Any]] = []
         for _, row in scored:
             if len(chosen) < EXAMPLES and not barred(row["strategy_id"], state) and _fresh(row, chosen):
@@ -168,15 +162,6 @@ class DeviceExperience:
             if seen[code] <= KEPT:
                 kept.append(row)
         return kept
-
-    def _of_run(self, learnt: Sequence[Transition]) -> tuple[list[dict[str, Any]], Columns]:
-        """Steps of the run that gained, as rows."""
-        gained = [
-            one
-            for one in learnt
-            if one.parent_us is not None and one.reward is not None and LEAST_GAIN <= one.reward <= MOST_GAIN
-        ]
-        return self._read(transition_rows(gained))
 
     @cached_property
     def _cured(self) -> tuple[list[dict[str, Any]], Columns]:
@@ -253,10 +238,10 @@ LONGEST = 500
 """Characters of one plan; whole sentences as far as there are any."""
 
 
-def evidence(experience: DeviceExperience, state: State, learnt: Sequence[Transition] = ()) -> Evidence | None:
-    """What ``experience`` and what other tasks of the run have ``learnt`` say to ``state``; None for nothing."""
+def evidence(experience: DeviceExperience, state: State) -> Evidence | None:
+    """What ``experience`` says to ``state``; None for nothing."""
     gaining, ineffective = experience.gaining(state), experience.ineffective(state)
-    examples = experience.examples(state, learnt)
+    examples = experience.examples(state)
     failed = experience.cured_failures(state, {example.strategy for example in examples})
     blocks = (
         _block(GAINED_TITLE, map(_gaining, gaining)),

@@ -7,7 +7,7 @@ were measured to work. A model that sees them can start where earlier runs ended
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,10 +98,6 @@ class VerifiedKernel:
         return (similar >= LEAST_SIMILARITY) * similar * dtype * min(MOST_PROGRESS, self.progress), self.speed
 
 
-Ranked = tuple[tuple[float, float], VerifiedKernel]
-"""A kernel with what it is worth for a task."""
-
-
 class ReferenceKernels:
     """The kernels of a memory for one device architecture and language."""
 
@@ -109,18 +105,15 @@ class ReferenceKernels:
         self._memory = memory
         self._arch, self._language = arch, language
         self._backend = "cpu" if arch == "cpu" else "cuda"
-        self._ranked: dict[tuple[str, str, str, str], list[Ranked]] = {}
+        self._ranked: dict[tuple[str, str, str, str], list[VerifiedKernel]] = {}
 
-    def nearest(self, task: Task, state: State, learnt: Sequence[Transition] = ()) -> ReferenceKernel | None:
+    def nearest(self, task: Task, state: State) -> ReferenceKernel | None:
         """The kernel of another operator like that of ``task``, of several the one whose search gained most.
 
         None when there is none like it, or when the code at ``state`` has every technique (:data:`TECHNIQUES`) of it.
-
-        Args:
-            learnt: what other tasks of the run have done, on the same device and in the same language.
         """
-        best = _first([*self._of_memory(task, state), *_ranked(_verified(learnt), task, state)])
-        found = next((kernel for _, kernel in best if allowed(kernel.step.kernel, self._backend)), None)
+        kernels = self._of_memory(task, state)
+        found = next((kernel for kernel in kernels if allowed(kernel.step.kernel, self._backend)), None)
         if found is None:
             return None
         step = found.step
@@ -134,11 +127,11 @@ class ReferenceKernels:
             transition_id=step.transition_id,
         )
 
-    def _of_memory(self, task: Task, state: State) -> list[Ranked]:
+    def _of_memory(self, task: Task, state: State) -> list[VerifiedKernel]:
         """The memory's kernels for a task, ranked once: nothing of their order depends on the candidate at hand."""
         key = (task.ref.task_id, task.source, state.family, state.dtype)
         if key not in self._ranked:
-            self._ranked[key] = _first(_ranked(self._here, task, state))
+            self._ranked[key] = _ranked(self._here, task, state)
         return self._ranked[key]
 
     @cached_property
@@ -180,14 +173,11 @@ def _verified(steps: Iterable[Transition]) -> Iterator[VerifiedKernel]:
             )
 
 
-def _ranked(kernels: Iterable[VerifiedKernel], task: Task, state: State) -> list[Ranked]:
-    """Those of ``kernels`` that are worth something for ``task`` and do not compute the very same."""
+def _ranked(kernels: Iterable[VerifiedKernel], task: Task, state: State) -> list[VerifiedKernel]:
+    """Those of ``kernels`` that are worth something for ``task`` and do not compute the very same, best first."""
     found = [(kernel.worth(task, state), kernel) for kernel in kernels if not kernel.computes(task)]
-    return [item for item in found if item[0][0]]
-
-
-def _first(ranked: list[Ranked]) -> list[Ranked]:
-    return sorted(ranked, key=lambda item: item[0], reverse=True)[:CHECKED]
+    able = sorted((item for item in found if item[0][0]), key=lambda item: item[0], reverse=True)
+    return [kernel for _, kernel in able[:CHECKED]]
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> float:

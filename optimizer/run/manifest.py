@@ -140,6 +140,9 @@ def read_manifest(log: RunLog) -> RunManifest:
         RunLogError: it was not written by ``htam optimize``.
     """
     body = {name: value for name, value in log.manifest.items() if name != "schema_version"}
+    search = body.get("search")
+    if isinstance(search, dict):  # earlier versions wrote a setting of which nothing is left where it was off
+        body["search"] = {name: value for name, value in search.items() if (name, value) != ("shared", False)}
     try:
         manifest = decode(RunManifest, body)
     except BadInputError as problem:

@@ -104,7 +104,7 @@ def _context(
         mode="first" if parent is None else "optimize" if parent.correct else "repair",
         parent="" if parent is None else parent.step_id,
         members=population.members(),
-        overlay=search.seen_before(search.steps_done),
+        overlay=search.overlay,
         seed=f"{search.run.seed}/{search.key(slot)}",
         taken=taken | population.exhausted(parent),
         intents=search.intents,

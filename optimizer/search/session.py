@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from artifacts.errors import HtamError
-from artifacts.memory.records import Transition
 from artifacts.run_events import TaskFinished
 from optimizer.arms import Arm
 from optimizer.evaluation.job import EvaluationJob
@@ -97,7 +96,6 @@ class Session:
             )
             for task in tasks
         ]
-        self._shared = SharedExperience(self.searches) if run.search.shared else None
         self._suspended: dict[str, str] = {}
         self._problem: HtamError | None = None
 
@@ -153,20 +151,13 @@ class Session:
         except HtamError as problem:
             self._suspended[search.task_id] = str(problem)
             self._problem = self._problem or problem
-        finally:
-            if self._shared is not None:
-                await self._shared.leave(search, suspended=search.task_id in self._suspended)
 
     def _steps(self, count: int, taken: Mapping[str, int] = MappingProxyType({})) -> Work:
         async def work(search: TaskSearch) -> None:
             for _ in range(max(count, taken.get(search.task_id, 0))):
                 if stop_reason(search):
                     break
-                if self._shared is not None:
-                    await self._shared.wait_for_others(search)
                 await step(search)
-                if self._shared is not None:
-                    await self._shared.step_done()
 
         return work
 
@@ -187,51 +178,3 @@ def next_wave(open_tasks: Sequence[TaskSearch], left: int, steps: int) -> list[T
     able = [task for task in open_tasks if task.steps_done < MOST * steps]
     able.sort(key=lambda task: (task.fruitless, task.steps_done))
     return able[: min(left, math.ceil(len(able) / WAVES))]
-
-
-class SharedExperience:
-    """Lets tasks see each other's experience at step boundaries, so that a run that is repeated sees the same.
-
-    A task enters step ``t`` when every other has done ``t`` steps or has ended.
-    """
-
-    def __init__(self, searches: Sequence[TaskSearch]) -> None:
-        self._all = searches
-        self._left: dict[str, bool] = {}
-        self._changed = asyncio.Condition()
-        for search in searches:
-            search.seen_before = self._seen_before
-
-    async def wait_for_others(self, search: TaskSearch) -> None:
-        """Wait until the coming step of ``search`` may begin.
-
-        Raises:
-            Suspended: it depends on a task that cannot continue now.
-        """
-        self._left.pop(search.task_id, None)
-        async with self._changed:
-            while behind := self._behind(search):
-                if any(self._left.get(other.task_id) for other in behind):
-                    raise Suspended("it waits for what another task learns")
-                await self._changed.wait()
-
-    async def step_done(self) -> None:
-        """Wake those that wait."""
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def leave(self, search: TaskSearch, *, suspended: bool) -> None:
-        """Note that ``search`` goes no further now; ``suspended`` when it would have to."""
-        async with self._changed:
-            self._left[search.task_id] = suspended
-            self._changed.notify_all()
-
-    def _seen_before(self, index: int) -> list[Transition]:
-        return [transition for search in self._all for transition in search.learnt_before(index)]
-
-    def _behind(self, search: TaskSearch) -> list[TaskSearch]:
-        return [
-            other
-            for other in self._all
-            if other.steps_done < search.steps_done and self._left.get(other.task_id) is not False
-        ]

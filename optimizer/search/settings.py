@@ -16,7 +16,6 @@ class SearchSettings:
         window: fruitless children of a candidate before it is no longer a parent.
         diversity: log2 of speed that full dissimilarity from parents already taken is worth.
         near_bound: fraction of the speed-of-light bound at which a task stops early.
-        shared: what one task learns is seen by all (at step boundaries); False keeps overlays apart.
         reallocate: ``steps`` is what tasks take on average: one near its bound stops early, and a third of all steps go
             to the tasks that improved last; False gives every task exactly ``steps``, as recordings need it.
         confirm: the winner of each task is measured again in a new process with other seeds, and that figure is
@@ -29,7 +28,6 @@ class SearchSettings:
     window: int = 5
     diversity: float = 0.5
     near_bound: float = 0.9
-    shared: bool = False
     reallocate: bool = True
     confirm: bool = False
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from artifacts.measurement import Measurement
@@ -105,7 +105,6 @@ class TaskSearch:
     """One task of a run.
 
     Attributes:
-        seen_before: gives the transitions that a step with that index may look at; those of the task by default.
         learnt: transitions of each step so far, for the overlay.
         intents: the task's list of ideas, for arms that keep one.
         unusable: why the reference cannot be evaluated; nothing is asked for such a task.
@@ -121,10 +120,6 @@ class TaskSearch:
     intents: tuple[Intent, ...] = ()
     confirmation: Confirmation = field(default_factory=Confirmation)
     unusable: str = ""
-    seen_before: Callable[[int], Sequence[Transition]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.seen_before = self.learnt_before
 
     @property
     def task_id(self) -> str:
@@ -142,9 +137,10 @@ class TaskSearch:
         best = self.population.best
         return 0 if best is None else self.steps_done - 1 - best.index
 
-    def learnt_before(self, index: int) -> list[Transition]:
-        """Transitions of this task's steps before ``index``."""
-        return [transition for step in self.learnt[:index] for transition in step]
+    @property
+    def overlay(self) -> list[Transition]:
+        """Transitions of the steps so far."""
+        return [transition for step in self.learnt for transition in step]
 
     @property
     def log(self) -> EffectLog:

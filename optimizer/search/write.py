@@ -40,7 +40,6 @@ def prompt_context(search: TaskSearch, proposal: Proposal) -> PromptContext:
     """What the prompt of a proposal may say."""
     step, candidate = map(int, proposal.slot.split("."))
     parent = search.node(proposal.parent_id)
-    seen = search.seen_before(search.steps_done)
     return search.contexts.of_step(
         search.task,
         proposal.state,
@@ -49,7 +48,6 @@ def prompt_context(search: TaskSearch, proposal: Proposal) -> PromptContext:
         sample=step * search.run.search.candidates + candidate,
         parent=None if parent is None else Parent(parent.source, parent.plan, parent.measurement),
         tried=() if search.arm.restarts else _tried(search, parent),
-        learnt=[transition for transition in seen if transition.task.task_id != search.task_id],
     )
 
 

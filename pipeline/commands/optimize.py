@@ -156,7 +156,6 @@ def list_arms(context: click.Context, name: str) -> str:
     default=None,
     help="Measure each winner again after the search, in a new process with other seeds [default: confirm].",
 )
-@click.option("--shared", is_flag=True, help="Tasks learn from each other while the run goes on.")
 @click.option("--seed", type=click.IntRange(min=0), help="Secret of the run; random by default.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="Of the model; by default the endpoint's own.")
 @click.option("--max-tokens", default=16384, show_default=True, type=click.IntRange(min=1), help="Longest answer.")

@@ -111,7 +111,7 @@ class AgentTask:
         best = search.population.best
         state = replace(state_before(search, best), arch=target.arch)
         seed = f"{search.run.seed}/{search.key(str(search.steps_done))}"
-        known = ArmContext(state=state, overlay=search.seen_before(search.steps_done), seed=seed)
+        known = ArmContext(state=state, overlay=search.overlay, seed=seed)
         choice = search.arm.choose(known)
         plain = replace(choice, direction="", strategies=())
         parent = None if best is None else Parent(best.source, best.plan, best.measurement)

@@ -51,8 +51,8 @@ def known_here(memory: Memory, steps: Iterable[Transition]) -> DeviceExperience:
     return DeviceExperience(known, StrategyTexts(known, Language.CUDA), "sm_90", "cuda")
 
 
-def text_of(known: DeviceExperience, state: State, learnt: Iterable[Transition] = ()) -> str:
-    found = evidence(known, state, list(learnt))
+def text_of(known: DeviceExperience, state: State) -> str:
+    found = evidence(known, state)
     return "" if found is None else found.text
 
 
@@ -126,17 +126,6 @@ def test_there_are_few_examples_and_none_that_gained_little_or_beyond_belief(mem
     found = known_here(memory, [*steps, *dull]).examples(state)
     assert len(found) == EXAMPLES
     assert {example.gain for example in found} == {0.5}
-
-
-def test_what_the_run_has_learnt_stands_beside_what_the_memory_knows(memory: Memory, state: State) -> None:
-    known = known_here(memory, [step(memory, 1, 0.5, "tile by registers")])
-    learnt = [
-        step(memory, 2, 0.9, "stream rows through a ring", direction_id="", strategy_id=""),
-        step(memory, 3, None, "a failure", direction_id="", strategy_id=""),
-        step(memory, 4, 0.01, "a little", direction_id="", strategy_id=""),
-    ]
-    assert [example.operator for example in known.examples(state, learnt)] == ["operator_2", "operator_1"]
-    assert "stream rows through a ring" in text_of(known, state, learnt)
 
 
 def test_precision_is_not_given_up_where_the_task_is_wide(memory: Memory, state: State) -> None:

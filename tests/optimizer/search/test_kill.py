@@ -17,7 +17,7 @@ from artifacts.runlog import RunLog
 from optimizer.search.settings import SearchSettings
 
 KILLS = 50
-SETTINGS = SearchSettings(steps=4, candidates=2, shared=True, confirm=True)
+SETTINGS = SearchSettings(steps=4, candidates=2, confirm=True)
 
 
 def content(path: Path) -> dict[tuple[str, str], Any]:

@@ -86,7 +86,7 @@ def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any]
 
     advance(
         make_run(
-            arm=Watched(name="htam", memory=memory, learns=True),
+            arm=Watched(name="htam", memory=memory),
             tasks=1,
             settings=SearchSettings(steps=6, candidates=1),
         )
@@ -94,23 +94,6 @@ def test_what_a_run_learns_is_seen_by_its_next_step(make_run: Callable[..., Any]
     assert seen[0] == 0
     assert seen == sorted(seen)
     assert seen[-1] > 0
-
-
-@pytest.mark.parametrize(
-    ("arm", "shared", "shown"), [("htam", True, True), ("htam", False, False), ("frozen", True, False)]
-)
-def test_what_other_tasks_of_a_run_gained_is_shown_where_it_is_shared(
-    arm: str, shared: bool, shown: bool, make_run: Callable[..., Any], memory: Memory
-) -> None:
-    blank = memory.filter(exclude_sources=memory.columns.source.names)
-    settings = SearchSettings(steps=5, candidates=1, shared=shared, reallocate=False)
-    run = make_run(arm=make_arm(arm, blank, SelectionSettings()), tasks=4, settings=settings)
-    requests = asked(run)
-    advance(run)
-    records = {request.task: request.messages[-1].content.partition("device experience\n")[2] for request in requests}
-    assert any(records.values()) == shown
-    quoted = {task: text.partition("\nDATA ")[0] for task, text in records.items()}
-    assert not any(f" on {task.rpartition('/')[2]}:" in text for task, text in quoted.items())
 
 
 def cured(memory: Memory) -> Memory:

@@ -159,18 +159,3 @@ def test_a_step_that_repeats_a_candidate_is_not_measured_again(make_run: Callabl
     errors = [payload["error"] for (kind, _), payload in content(run).items() if kind == "step"]
     assert len(run.evaluator.measured) == 1
     assert errors[1:] == ["the answer repeats step 0.0"] * 2
-
-
-def test_sharing_experience_gives_the_same_run_whoever_is_faster(make_run: Callable[..., Any]) -> None:
-    settings = SearchSettings(steps=3, candidates=1, shared=True)
-    first, second = make_run("one", tasks=3, settings=settings), make_run("two", tasks=3, settings=settings)
-    advance(first)
-    complete = second.model.complete
-
-    async def slow(request: Any) -> Any:
-        await asyncio.sleep(0.02 if "task_0" in request.task else 0)
-        return await complete(request)
-
-    second.model.complete = slow
-    advance(second)
-    assert content(second) == content(first)
