@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from artifacts.candidate import syntax_tree
-from artifacts.errors import BadAnswerError
 from artifacts.measurement import Measurement
 
 NAME = "TUNABLES"
@@ -44,70 +43,50 @@ class Declared:
 
 
 def declared(source: str) -> Declared | None:
-    """Read the declaration of ``source``; None when it has none.
+    """Read the declaration of ``source``; None when it has none that can be used, and the candidate stays as it is.
 
-    Raises:
-        BadAnswerError: there is one and it cannot be used; the candidate itself is not touched by that.
+    It names one to four constants, each with one to six whole numbers of which it is assigned one, once at top level.
     """
     body = syntax_tree(source).body
     found = [node.value for node in body if isinstance(node, ast.Assign) and _target(node) == NAME]
-    if not found:
+    try:
+        data = ast.literal_eval(found[-1]) if found else None
+    except (ValueError, TypeError, SyntaxError, RecursionError):
         return None
-    values = _values(found[-1])
-    assigned = {name: int(ast.literal_eval(_assigned(body, name))) for name in values}
-    for name, legal in values.items():
-        if assigned[name] not in legal:
-            raise _bad(f"{name} = {assigned[name]} is not among its legal values {list(legal)}")
-    return Declared(values=values, assigned=assigned)
+    if not isinstance(data, dict) or not 1 <= len(data) <= MOST_CONSTANTS:
+        return None
+    values = {name: _legal(given) for name, given in data.items()}
+    assigned = {name: int(ast.literal_eval(node)) for name in values if (node := _assigned(body, name)) is not None}
+    usable = all(assigned.get(name) in legal for name, legal in values.items())
+    return Declared(values=values, assigned=assigned) if usable else None
 
 
 def with_setting(source: str, setting: Mapping[str, int]) -> str:
-    """Return ``source`` with its constants set to ``setting``; everything else stays as it is.
-
-    Raises:
-        BadAnswerError: a constant is not assigned once at top level.
-    """
+    """Return ``source`` with constants that it declares set to ``setting``; everything else stays as it is."""
     body = syntax_tree(source).body
     lines = source.encode("utf-8").split(b"\n")
     for name, value in setting.items():
         node = _assigned(body, name)
-        line = lines[node.lineno - 1]
+        assert node is not None
         assert node.end_col_offset is not None
+        line = lines[node.lineno - 1]
         lines[node.lineno - 1] = line[: node.col_offset] + str(value).encode() + line[node.end_col_offset :]
     return b"\n".join(lines).decode("utf-8")
 
 
-def _values(node: ast.expr) -> dict[str, tuple[int, ...]]:
-    try:
-        data = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError) as problem:
-        raise _bad("it is not written out as plain values") from problem
-    if not isinstance(data, dict) or not 1 <= len(data) <= MOST_CONSTANTS:
-        raise _bad(f"it must be a dictionary of one to {MOST_CONSTANTS} constants")
-    return {_name(name): _legal(name, values) for name, values in data.items()}
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str) or not name.isidentifier():
-        raise _bad(f"{name!r} is not the name of a constant")
-    return name
-
-
-def _legal(name: object, values: object) -> tuple[int, ...]:
-    if not isinstance(values, (list, tuple)) or not values:
-        raise _bad(f"{name} needs a list of values")
-    if not all(type(value) is int for value in values):
-        raise _bad(f"{name} takes whole numbers only")
+def _legal(values: object) -> tuple[int, ...]:
+    """The values of one constant; none where they cannot be searched."""
+    if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
+        return ()
     distinct = tuple(dict.fromkeys(values))
-    if len(distinct) > MOST_VALUES:
-        raise _bad(f"{name} has {len(distinct)} values, at most {MOST_VALUES} are searched")
-    return distinct
+    return distinct if len(distinct) <= MOST_VALUES else ()
 
 
-def _assigned(body: list[ast.stmt], name: str) -> ast.Constant:
+def _assigned(body: list[ast.stmt], name: str) -> ast.Constant | None:
+    """The whole number that ``name`` is assigned once at top level; None for anything else."""
     found = [node.value for node in body if isinstance(node, ast.Assign) and _target(node) == name]
     if len(found) != 1 or not isinstance(found[0], ast.Constant) or type(found[0].value) is not int:
-        raise _bad(f"{name} must be assigned once at top level, to a whole number")
+        return None
     return found[0]
 
 
@@ -116,32 +95,12 @@ def _target(node: ast.Assign) -> str:
     return target.id if len(node.targets) == 1 and isinstance(target, ast.Name) else ""
 
 
-def _bad(reason: str) -> BadAnswerError:
-    return BadAnswerError(f"{NAME} cannot be used: {reason}", "the candidate is taken as it is")
-
-
-def declared_or_none(source: str) -> Declared | None:
-    """What a candidate lets a program search; None when it declares nothing that can be used."""
-    try:
-        return declared(source)
-    except BadAnswerError:
-        return None
-
-
 if TYPE_CHECKING:
     import optuna
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """A candidate under one setting; ``label`` names the setting, the same in every repetition."""
-
-    source: str
-    label: str
-
-
-Measure = Callable[[Sequence[Variant]], Awaitable[Sequence[Measurement]]]
-"""From variants to their measurements, in the same order."""
+Measure = Callable[[Mapping[str, str]], Awaitable[Sequence[Measurement]]]
+"""From sources by the label of their setting, the same in every repetition, to their measurements in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +165,7 @@ async def tune(
 
     Args:
         source: the candidate; ``measurement`` is its own, with a timing.
-        measure: measures a batch of variants, e.g. through the run's log.
+        measure: measures a batch of settings, e.g. through the run's log.
     """
     sampler = _Sampler(found, settings)
     trials: list[Trial] = []
@@ -214,8 +173,7 @@ async def tune(
         batch = sampler.next_batch(settings.trials - len(trials))
         if not batch:
             break
-        variants = [Variant(source=with_setting(source, one), label=label_of(one)) for one in batch]
-        measured = await measure(variants)
+        measured = await measure({label_of(one): with_setting(source, one) for one in batch})
         done = [Trial(setting=one, measurement=result) for one, result in zip(batch, measured, strict=True)]
         sampler.tell(done)
         trials += done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from artifacts.codec import decode, encode
 from artifacts.measurement import Measurement
@@ -14,7 +14,7 @@ from optimizer.search.measure import measure, measured
 from optimizer.search.propose import logged, propose, state_before
 from optimizer.search.task_search import Attempt, Proposal, TaskSearch
 from optimizer.search.write import write
-from optimizer.tuning import Variant, declared_or_none, label_of, tune
+from optimizer.tuning import declared, label_of, tune
 
 
 def start(search: TaskSearch) -> None:
@@ -49,13 +49,13 @@ def stop_reason(search: TaskSearch) -> str:
 async def tune_constants(search: TaskSearch) -> None:
     """Search the constants that the best candidate declares; a clearly faster setting becomes a step."""
     best, settings = search.population.best, search.run.tuning
-    found = None if best is None or settings is None else declared_or_none(best.source)
+    found = None if best is None or settings is None else declared(best.source)
     if best is None or settings is None or found is None or found.combinations < 2:
         return
     parent = best
 
-    async def measure_all(variants: Sequence[Variant]) -> Sequence[Measurement]:
-        places = [(f"{parent.step_id}/{variant.label}", variant.source) for variant in variants]
+    async def measure_all(sources: Mapping[str, str]) -> Sequence[Measurement]:
+        places = [(f"{parent.step_id}/{label}", source) for label, source in sources.items()]
         return await all_of(measured(search, place, source, parent.step_id) for place, source in places)
 
     tuned = await tune(best.source, found, best.measurement, measure_all, settings)

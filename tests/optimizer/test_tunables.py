@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.errors import BadAnswerError
 from optimizer.tuning import declared, with_setting
 
 SOURCE = """import torch
@@ -39,27 +38,27 @@ def test_a_candidate_without_a_declaration_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new"),
     [
-        ("[256, 64, 128]", "[64, 128]", "BLOCK = 256 is not among"),
-        ("[256, 64, 128]", "range(3)", "plain values"),
-        ("[256, 64, 128]", "[256, 64.0]", "whole numbers"),
-        ("[256, 64, 128]", "[256, True]", "whole numbers"),
-        ("[256, 64, 128]", "[]", "needs a list"),
-        ("[256, 64, 128]", "[1, 2, 3, 4, 5, 6, 256]", "7 values"),
-        ('"BLOCK"', '"BLOCK SIZE"', "not the name"),
-        ('"BLOCK"', "3", "not the name"),
-        ("BLOCK = 256  # threads", "BLOCK = 2 * 128", "assigned once"),
-        ("BLOCK = 256  # threads", "BLOCK = 256\nBLOCK = 64", "assigned once"),
-        ("BLOCK = 256  # threads", "pass", "assigned once"),
-        ('{"BLOCK": [256, 64, 128], "TILE": (16, 8)}', "{}", "one to 4"),
-        ('{"BLOCK": [256, 64, 128], "TILE": (16, 8)}', "[1]", "one to 4"),
+        ("[256, 64, 128]", "[64, 128]"),
+        ("[256, 64, 128]", "range(3)"),
+        ("[256, 64, 128]", "[256, 64.0]"),
+        ("[256, 64, 128]", "[256, True]"),
+        ("[256, 64, 128]", "[]"),
+        ("[256, 64, 128]", "[1, 2, 3, 4, 5, 6, 256]"),
+        ('"BLOCK"', '"BLOCK SIZE"'),
+        ('"BLOCK"', "3"),
+        ("BLOCK = 256  # threads", "BLOCK = 2 * 128"),
+        ("BLOCK = 256  # threads", "BLOCK = 256\nBLOCK = 64"),
+        ("BLOCK = 256  # threads", "pass"),
+        ('{"BLOCK": [256, 64, 128], "TILE": (16, 8)}', "{}"),
+        ('{"BLOCK": [256, 64, 128], "TILE": (16, 8)}', "{[1]: [2]}"),
+        ('{"BLOCK": [256, 64, 128], "TILE": (16, 8)}', "[1]"),
     ],
 )
-def test_a_declaration_that_cannot_be_used_says_why(old: str, new: str, reason: str) -> None:
+def test_a_declaration_that_cannot_be_used_is_none(old: str, new: str) -> None:
     assert old in SOURCE
-    with pytest.raises(BadAnswerError, match=reason):
-        declared(SOURCE.replace(old, new, 1))
+    assert declared(SOURCE.replace(old, new, 1)) is None
 
 
 @given(st.integers(1, 10**6), st.sampled_from(["é = 1; BLOCK = 7", "BLOCK=7;x='ü'", "BLOCK = (7)", "BLOCK = 0x07"]))

@@ -1,12 +1,12 @@
 import ast
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from artifacts.measurement import Measurement, Outcome, Timing
-from optimizer.tuning import Tuned, TuningSettings, Variant, declared, tune
+from optimizer.tuning import Tuned, TuningSettings, declared, tune
 
 FEW = "A = 2\nB = 20\nTUNABLES = {'A': [2, 1, 3], 'B': [20, 10]}\n"
 MANY = "A = 0\nB = 0\nC = 0\nTUNABLES = {'A': [0, 1, 2, 3, 4, 5], 'B': [0, 1, 2, 3, 4, 5], 'C': [0, 1, 2, 3, 4, 5]}\n"
@@ -32,9 +32,9 @@ class Measurer:
         self.formula = formula
         self.batches: list[list[str]] = []
 
-    async def __call__(self, variants: Sequence[Variant]) -> Sequence[Measurement]:
-        self.batches.append([variant.label for variant in variants])
-        return [self.formula(values_of(variant.source)) for variant in variants]
+    async def __call__(self, sources: Mapping[str, str]) -> Sequence[Measurement]:
+        self.batches.append(list(sources))
+        return [self.formula(values_of(source)) for source in sources.values()]
 
 
 def run(source: str, measurer: Measurer, **settings: object) -> Tuned:
