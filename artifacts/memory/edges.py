@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from artifacts.features.techniques import ABOUT, LADDERS, PLAIN, Technique, ladd
 from artifacts.memory.columns import Bools, Codes, Columns, codes
 from artifacts.memory.effects import effects_by
 from artifacts.memory.records import Edge, Effect, Excerpt
-from artifacts.memory.schemas import EDGES
 from artifacts.statistics import LEAST_TASKS
 from artifacts.trajectory import State
 
@@ -42,11 +41,6 @@ ENOUGH = 5
 LONGEST_CURE = 200
 CAPABILITY = {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
 """First compute capability, times ten, of each architecture that states name."""
-
-
-def moves_of(text: str) -> tuple[str, ...]:
-    """The moves in a cell of the transitions table."""
-    return tuple(text.split())
 
 
 def computed(table: pa.Table, columns: Columns, excerpts: Mapping[str, str]) -> tuple[Edge, ...]:
@@ -90,7 +84,7 @@ def _exploded(table: pa.Table, columns: Columns) -> tuple[Ints, Ints, tuple[tupl
     for pair in {*zip(held.values[usable].tolist(), made.values[usable].tolist(), strict=True)}:
         parent = frozenset(Technique(name) for name in held.names[pair[0]].split())
         steps[pair] = [
-            number.setdefault((move, from_rung(move, parent)), len(number)) for move in moves_of(made.names[pair[1]])
+            number.setdefault((move, from_rung(move, parent)), len(number)) for move in made.names[pair[1]].split()
         ]
     rows, which = [], []
     for row in usable.tolist():
@@ -195,28 +189,6 @@ def _edge(
 
 def _excerpt(identity: str, excerpts: Mapping[str, str], gain: float) -> Excerpt:
     return Excerpt(text=excerpts[identity], transition_id=identity, gain=round(gain, 4))
-
-
-def edge_rows(edges: Iterable[Edge]) -> pa.Table:
-    """One row an edge, in the order given."""
-    return pa.Table.from_pylist([asdict(edge) for edge in edges], schema=EDGES)
-
-
-def edges_of(table: pa.Table) -> tuple[Edge, ...]:
-    """Inverse of :func:`edge_rows`."""
-    return tuple(
-        Edge(
-            **row
-            | {
-                "effect": Effect(**row["effect"]),
-                "devices": tuple(row["devices"]),
-                "failures": tuple(row["failures"]),
-                "cures": tuple(row["cures"]),
-                "excerpt": None if row["excerpt"] is None else Excerpt(**row["excerpt"]),
-            }
-        )
-        for row in table.to_pylist()
-    )
 
 
 def applicable(move: str, held: frozenset[Technique], arch: str) -> bool:

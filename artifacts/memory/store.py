@@ -14,17 +14,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from artifacts.errors import ArtifactError
 from artifacts.memory import tables
-from artifacts.memory.edges import edge_rows, edges_of
 from artifacts.memory.files import TEMPORARY, Files
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import FileEntry, Manifest, manifest_bytes, read_manifest
-from artifacts.memory.schemas import SCHEMA_VERSION, SCHEMAS, canonical, content_hash, table_of
+from artifacts.memory.records import Direction, Edge
+from artifacts.memory.schemas import DIRECTIONS, EDGES, SCHEMA_VERSION, SCHEMAS, canonical, content_hash, table_of
 
 MANIFEST = "manifest.json"
 TAGS = "tags"
@@ -93,9 +94,9 @@ class MemoryStore:
         parts = {file: self._table(manifest, file, data[file]) for file in SCHEMAS}
         return Memory(
             manifest=manifest,
-            directions=tables.directions_of(parts["directions"]),
+            directions=tables.records_of(Direction, parts["directions"]),
             strategies=tables.strategies_of(parts["strategies"]),
-            edges=edges_of(parts["edges"]),
+            edges=tables.records_of(Edge, parts["edges"]),
             table=parts["transitions"],
         )
 
@@ -260,8 +261,8 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 def _encoded(memory: Memory) -> tuple[dict[str, bytes], dict[str, FileEntry]]:
     """Parquet files of a memory and their entries in the manifest."""
     parts = {
-        "directions": tables.direction_rows(memory.directions),
-        "edges": edge_rows(memory.edges),
+        "directions": tables.record_rows(sorted(memory.directions, key=attrgetter("direction_id")), DIRECTIONS),
+        "edges": tables.record_rows(memory.edges, EDGES),
         "sources": tables.source_rows(memory.table),
         "strategies": tables.strategy_rows(memory.strategies),
         "transitions": canonical(memory.table),

@@ -7,9 +7,11 @@ import pytest
 
 from artifacts.features.techniques import Technique
 from artifacts.measurement import Outcome
-from artifacts.memory.edges import applicable, computed, edge_rows, edges_of, moves_from
+from artifacts.memory.edges import applicable, computed, moves_from
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Edge, Transition
+from artifacts.memory.schemas import EDGES
+from artifacts.memory.tables import record_rows, records_of
 from artifacts.trajectory import State
 
 MMA, TILE = Technique.TENSOR_MMA, Technique.REGISTER_TILE
@@ -88,7 +90,7 @@ def test_a_filter_computes_edges_anew_and_drops_excerpts_with_their_source(
 def test_edges_survive_their_table(steps: list[Transition], build: Callable[..., Memory]) -> None:
     memory = build(steps)
     edges = computed(memory.table, memory.columns, {"log/x/3": "- a\n+ b"})
-    assert edges_of(edge_rows(edges)) == edges
+    assert records_of(Edge, record_rows(edges, EDGES)) == edges
 
 
 def test_only_moves_that_the_kernel_and_the_device_allow_apply() -> None:
