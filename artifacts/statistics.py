@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Names = Sequence[str] | npt.NDArray[np.str_]
 DRAWS = 2000
 LEAST_TASKS = 3
 """Tasks below which resampling says nothing."""
@@ -59,13 +60,13 @@ def mean_interval(values: Sequence[float] | Array, seed: int = 0) -> Interval:
 
 
 def ratio_interval(
-    tasks: Sequence[str], numerators: Sequence[float], denominators: Sequence[float], seed: int = 0
+    tasks: Names, numerators: Sequence[float] | Array, denominators: Sequence[float] | Array, seed: int = 0
 ) -> Interval:
     """Sum of numerators over sum of denominators; an entry a row, ``tasks`` names the task of each."""
     return resampled(np.divide, by_task(tasks, numerators), by_task(tasks, denominators), seed=seed)
 
 
-def by_task(tasks: Sequence[str], values: Sequence[float]) -> Array:
+def by_task(tasks: Names, values: Sequence[float] | Array) -> Array:
     """Sums of ``values`` over each task, tasks in sorted order."""
     _, codes = np.unique(np.array(tasks, dtype=object).astype(str), return_inverse=True)
     sums: Array = np.bincount(codes, weights=np.asarray(values, np.float64)).astype(np.float64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +12,27 @@ from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
 from artifacts.statistics import Array, Interval, by_task, ratio_interval, resampled
 from builder.validate.decision_points import operator_folds, options_of, states_of
-from builder.validate.rankers import Ranker
+from builder.validate.rankers import memory_score
 from builder.validate.replay import FOLDS, training
 
+Names = npt.NDArray[np.str_]
 BINS = 5
 GAINED = 0.1
 """Log2 gain (7 %) from which a step counts as one that gained."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """One held-out step: what was predicted of the option that was taken, and what it gave."""
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Held-out steps: what was predicted of the option that was taken, and what it gave; arrays of shape [steps]."""
 
-    task: str
-    source: str
-    predicted: float
-    observed: float
-    weight: float
+    tasks: Names
+    sources: Names
+    predicted: Array
+    observed: Array
+    weight: Array
+
+    def __len__(self) -> int:
+        return len(self.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,67 +73,56 @@ class Calibration:
     auc_within: float
 
 
-def predictions(memory: Memory, ranker: Ranker, level: str, folds: int = FOLDS) -> tuple[Prediction, ...]:
+def predictions(memory: Memory, level: str) -> Predictions:
     """Predictions of every measured or failed step by the fold that never saw its operator."""
     tasks = memory.columns.task
-    parts = (predicted(memory, tasks.among(held), ranker, level) for held in operator_folds(tasks.names, folds))
-    return tuple(item for part in parts for item in part)
+    parts = [_predicted(memory, tasks.among(held), level) for held in operator_folds(tasks.names, FOLDS)]
+    rows = np.array([row for part in parts for row in part], np.int64)
+    return Predictions(
+        tasks=np.array(tasks.names, str)[tasks.values[rows]],
+        sources=np.array(memory.columns.source.names, str)[memory.columns.source.values[rows]],
+        predicted=np.array([estimate for part in parts for estimate in part.values()], np.float64),
+        observed=memory.gains[rows].astype(np.float64),
+        weight=memory.columns.weight[rows].astype(np.float64),
+    )
 
 
-def predicted(memory: Memory, tested: Bools, ranker: Ranker, level: str) -> tuple[Prediction, ...]:
+def _predicted(memory: Memory, tested: Bools, level: str) -> dict[int, float]:
     """Predictions of the measured or failed steps in ``tested`` rows, by a memory without them and their operators."""
     options, columns = options_of(memory, level), memory.columns
     rows = np.flatnonzero(tested & ~np.isnan(memory.gains) & (options.values >= 0) & (columns.weight > 0))
     held = memory.same_operators(columns.task.names[code] for code in np.unique(columns.task.values[tested]))
     learnt = ~tested & ~columns.task.among(held)
     if not len(rows) or not learnt.any():
-        return ()
-    fitted = ranker.fit(training(memory, learnt), level)
-    found = []
-    for row, state in zip(rows, states_of(memory, rows), strict=True):
-        estimate = fitted.estimates(state).get(options.names[options.values[row]])
-        if estimate is not None:
-            found.append(
-                Prediction(
-                    task=columns.task.names[columns.task.values[row]],
-                    source=columns.source.names[columns.source.values[row]],
-                    predicted=estimate,
-                    observed=float(memory.gains[row]),
-                    weight=float(columns.weight[row]),
-                )
-            )
-    return tuple(found)
+        return {}
+    estimates = memory_score(training(memory, learnt), level)
+    found = (
+        estimates(state).get(options.names[options.values[row]])
+        for row, state in zip(rows, states_of(memory, rows), strict=True)
+    )
+    return {int(row): estimate for row, estimate in zip(rows, found, strict=True) if estimate is not None}
 
 
-def calibration(items: Sequence[Prediction]) -> Calibration:
+def calibration(items: Predictions) -> Calibration:
     """Calibration figures over ``items``, weighted by trust."""
-    tasks = [item.task for item in items]
-    forecast = np.array([item.predicted for item in items])
-    observed = np.array([item.observed for item in items])
-    weight = np.array([item.weight for item in items])
-    bias = ratio_interval(tasks, list(weight * (observed - forecast)), list(weight))
-    within = _sourced(np.array([item.source for item in items]), weight)
-    gained = observed > GAINED
-    auc, auc_within = _auc(forecast, gained), _auc_within(np.array([item.source for item in items]), forecast, gained)
-    forecast, observed = within(forecast), within(observed)
-    items = [
-        replace(item, predicted=float(x), observed=float(y))
-        for item, x, y in zip(items, forecast, observed, strict=True)
-    ]
-    bins = tuple(_bin(items, rows) for rows in np.array_split(np.argsort(forecast, kind="stable"), BINS) if len(rows))
-    sums = [by_task(tasks, list(weight * value)) for value in (np.ones(len(items)), forecast, observed, forecast**2)]
+    weight, within = items.weight, _sourced(items.sources, items.weight)
+    gained = items.observed > GAINED
+    forecast, observed = within(items.predicted), within(items.observed)
+    lots = np.array_split(np.argsort(forecast, kind="stable"), BINS)
+    bins = tuple(_bin(items.tasks[rows], forecast[rows], observed[rows], weight[rows]) for rows in lots if len(rows))
+    moments = (np.ones(len(items)), forecast, observed, forecast**2, forecast * observed)
     return Calibration(
         steps=len(items),
-        bias=bias,
-        slope=resampled(_slope, *sums, by_task(tasks, list(weight * forecast * observed))),
+        bias=ratio_interval(items.tasks, weight * (items.observed - items.predicted), weight),
+        slope=resampled(_slope, *(by_task(items.tasks, weight * value) for value in moments)),
         error=float(np.average([abs(b.predicted - b.observed.value) for b in bins], weights=[b.steps for b in bins])),
         bins=bins,
-        auc=auc,
-        auc_within=auc_within,
+        auc=_auc(items.predicted, gained),
+        auc_within=_auc_within(items.sources, items.predicted, gained),
     )
 
 
-def _sourced(sources: npt.NDArray[np.str_], weight: Array) -> Callable[[Array], Array]:
+def _sourced(sources: Names, weight: Array) -> Callable[[Array], Array]:
     """Takes each source's weighted mean from values and puts the mean over all back."""
     which = np.unique(sources, return_inverse=True)[1]
     total = np.bincount(which, weight)
@@ -142,13 +135,11 @@ def _sourced(sources: npt.NDArray[np.str_], weight: Array) -> Callable[[Array], 
     return within
 
 
-def _bin(items: Sequence[Prediction], rows: npt.NDArray[np.intp]) -> Bin:
-    held = [items[row] for row in rows]
-    weights = [item.weight for item in held]
+def _bin(tasks: Names, forecast: Array, observed: Array, weight: Array) -> Bin:
     return Bin(
-        predicted=float(np.average([item.predicted for item in held], weights=weights)),
-        observed=ratio_interval([item.task for item in held], [item.weight * item.observed for item in held], weights),
-        steps=len(held),
+        predicted=float(np.average(forecast, weights=weight)),
+        observed=ratio_interval(tasks, weight * observed, weight),
+        steps=len(weight),
     )
 
 
@@ -166,7 +157,7 @@ def _auc(score: Array, positive: Bools) -> float:
     return float(roc_auc_score(positive, score))
 
 
-def _auc_within(sources: npt.NDArray[np.str_], score: Array, positive: Bools) -> float:
+def _auc_within(sources: Names, score: Array, positive: Bools) -> float:
     names, counts = np.unique(sources, return_counts=True)
     found = np.array([_auc(score[sources == name], positive[sources == name]) for name in names])
     known = ~np.isnan(found)

@@ -18,7 +18,7 @@ from artifacts.memory.manifest import RankingQuality
 from artifacts.statistics import nested_means
 from artifacts.task import operator_name
 from builder.validate.decision_points import LEVELS, DecisionPoint, decision_points, options_of
-from builder.validate.rankers import MemoryScore
+from builder.validate.rankers import HTAM, RANKERS
 from builder.validate.replay import Record, held_out, run
 from builder.validate.report import sampled
 
@@ -73,7 +73,7 @@ def chosen_gains(memory: Memory, other: Memory, level: str) -> Mapping[Choice, t
     """Choice to its task and the gain of what ``memory`` ranks first there, over transitions that ``other`` has too."""
     memory = sampled(memory)
     points = decision_points(memory, level, among=_shared(memory, other, level), least=1)
-    records = run(held_out(memory, points), (MemoryScore(),), level)
+    records = run(held_out(memory, points), {HTAM: RANKERS[HTAM]}, level)
     names = memory.table["transition_id"].to_pylist()
     return {_choice(names, item.point): (item.point.task, _value(item)) for item in records}
 

@@ -10,6 +10,7 @@ probability of a direction, so strategies have no such estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from artifacts.memory.htg import Memory
 from artifacts.statistics import LEAST_TASKS, Array, Interval, ratio_interval
 from builder.validate.decision_points import operator_folds, options_of, states_of
-from builder.validate.rankers import Ranker
+from builder.validate.rankers import memory_score
 from builder.validate.replay import FOLDS
 
 LEAST_PROBABILITY = 0.01
@@ -64,8 +65,7 @@ class OffPolicy:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     task: str
     gain: float
     ratio: float
@@ -73,17 +73,15 @@ class _Step:
     predicted_taken: float
 
 
-def off_policy(memory: Memory, ranker: Ranker) -> OffPolicy:
-    """Estimates for the directions of ``ranker``, with the operators of each fold held out."""
+def off_policy(memory: Memory) -> OffPolicy:
+    """Estimates for the directions that the memory's score chooses, with the operators of each fold held out."""
     chance = np.asarray(memory.table["choice_probability"].to_numpy(), np.float64)
     directions = options_of(memory, "direction")
     known = ~np.isnan(chance) & ~np.isnan(memory.gains) & (directions.values >= 0)
     drawn = known & (chance < CERTAIN)
     tasks = memory.columns.task
     folds = operator_folds({tasks.names[code] for code in np.unique(tasks.values[drawn])}, FOLDS)
-    steps = [
-        step for held in folds for step in _fold(memory, ranker, np.flatnonzero(drawn & tasks.among(held)), chance)
-    ]
+    steps = [step for held in folds for step in _fold(memory, np.flatnonzero(drawn & tasks.among(held)), chance)]
     agreed = {step.task for step in steps if step.ratio > 0}
     return OffPolicy(
         logged=int(known.sum()),
@@ -103,13 +101,13 @@ def _estimates(steps: list[_Step]) -> Estimates:
     )
 
 
-def _fold(memory: Memory, ranker: Ranker, rows: npt.NDArray[np.intp], chance: Array) -> list[_Step]:
+def _fold(memory: Memory, rows: npt.NDArray[np.intp], chance: Array) -> list[_Step]:
     columns, directions = memory.columns, options_of(memory, "direction")
     held = memory.same_operators(columns.task.names[code] for code in np.unique(columns.task.values[rows]))
-    fitted = ranker.fit(memory.filter(exclude_tasks=held), "direction")
+    estimates = memory_score(memory.filter(exclude_tasks=held), "direction")
     found = []
     for row, state in zip(rows, states_of(memory, rows), strict=True):
-        means = fitted.estimates(state)
+        means = estimates(state)
         taken = directions.names[directions.values[row]]
         if taken not in means:
             continue

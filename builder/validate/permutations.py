@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from artifacts.memory.htg import Memory
-from builder.validate.rankers import Fitted, Ranker
+from builder.validate.rankers import Estimates, memory_score
 from builder.validate.replay import Record, Split, mean_regret, run
 
 PERMUTATIONS = 19
@@ -18,22 +18,13 @@ LATEST = 2
 """Place among siblings from which on labels are exchanged with each other: first, second, later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permuted:
-    """A ranker whose training memory has its directions and strategies permuted."""
+def run_permuted(splits: Sequence[Split], level: str) -> tuple[tuple[Record, ...], ...]:
+    """Records of the memory's score over each of :data:`PERMUTATIONS` permuted memories."""
 
-    inner: Ranker
-    seed: int
-    name: str = PERMUTED
+    def ranker(memory: Memory, level: str, *, seed: int) -> Estimates:
+        return memory_score(permuted(memory, seed), level)
 
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`builder.validate.rankers.Ranker`."""
-        return self.inner.fit(permuted(memory, self.seed), level)
-
-
-def run_permuted(splits: Sequence[Split], ranker: Ranker, level: str) -> tuple[tuple[Record, ...], ...]:
-    """Records of ``ranker`` over each of :data:`PERMUTATIONS` permuted memories."""
-    return tuple(run(splits, (Permuted(ranker, seed),), level) for seed in range(PERMUTATIONS))
+    return tuple(run(splits, {PERMUTED: partial(ranker, seed=seed)}, level) for seed in range(PERMUTATIONS))
 
 
 def chance(records: Sequence[Record], controls: Sequence[Sequence[Record]]) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,134 +13,75 @@ from artifacts.memory.htg import Memory
 from artifacts.trajectory import State
 from builder.validate.decision_points import options_of
 
+Estimates = Callable[[State], Mapping[str, float]]
+"""Predicted log2 gain of every option at a state; options that tie rank equal."""
+Ranker = Callable[[Memory, str], Estimates]
+"""Learns from a training memory to rank its directions or strategies (the level), and looks at nothing else."""
 
-class Fitted(Protocol):
-    """A ranker that has seen its training memory."""
-
-    def estimates(self, state: State) -> Mapping[str, float]:
-        """Predicted log2 gain of every option at ``state``; options that tie rank equal."""
-        ...
-
-
-class Ranker(Protocol):
-    """A way to rank options. ``fit`` may look at the training memory only."""
-
-    @property
-    def name(self) -> str:
-        """Name in reports."""
-        ...
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """Learn from ``memory``; ``level`` is ``direction`` or ``strategy``."""
-        ...
+NEAREST = 25
+KAPPA = 1.0
+"""Pseudo-observations of the mean over all neighbours that an option's own are shrunken with."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoDirection:
+def no_direction(memory: Memory, level: str) -> Estimates:
     """What the state lets expect, the same for every option: a choice by it is a random one."""
-
-    name: str = "no direction"
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`Ranker`."""
-        return _Expected(memory, options_of(memory, level).names)
+    options = options_of(memory, level).names
+    return lambda state: dict.fromkeys(options, expected_gain(memory, state))
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    memory: Memory
-    options: tuple[str, ...]
-
-    def estimates(self, state: State) -> Mapping[str, float]:
-        return dict.fromkeys(self.options, expected_gain(self.memory, state))
-
-
-@dataclass(frozen=True, slots=True)
-class Popularity:
+def popularity(memory: Memory, level: str) -> Estimates:
     """What was tried most often is tried again."""
-
-    name: str = "popularity"
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`Ranker`."""
-        options = options_of(memory, level)
-        counts = _sums(options.values, memory.columns.weight.astype(np.float64), len(options.names))
-        return _Constant(dict(zip(options.names, map(float, counts / max(counts.sum(), 1.0)), strict=True)))
+    options = options_of(memory, level)
+    counts = _sums(options.values, memory.columns.weight.astype(np.float64), len(options.names))
+    shares = dict(zip(options.names, map(float, counts / max(counts.sum(), 1.0)), strict=True))
+    return lambda state: shares
 
 
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    values: Mapping[str, float]
-
-    def estimates(self, state: State) -> Mapping[str, float]:
-        return self.values
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+def neighbours(memory: Memory, level: str) -> Estimates:
     """Flat retrieval: mean gain of an option among the most similar past states."""
+    options, gains, columns = options_of(memory, level), memory.gains, memory.columns
+    known = np.flatnonzero(~np.isnan(gains) & (options.values >= 0) & (columns.weight > 0))
 
-    name: str = "nearest neighbours"
-    k: int = 25
-    kappa: float = 1.0
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`Ranker`."""
-        return _FittedNeighbours(memory, level, self.k, self.kappa)
-
-
-@dataclass(frozen=True, slots=True)
-class _FittedNeighbours:
-    memory: Memory
-    level: str
-    k: int
-    kappa: float
-
-    def estimates(self, state: State) -> Mapping[str, float]:
-        options, gains, columns = options_of(self.memory, self.level), self.memory.gains, self.memory.columns
-        known = np.flatnonzero(~np.isnan(gains) & (options.values >= 0) & (columns.weight > 0))
-        near = known[np.argsort(-similarity(columns, state)[known], kind="stable")[: self.k]]
+    def estimates(state: State) -> Mapping[str, float]:
+        near = known[np.argsort(-similarity(columns, state)[known], kind="stable")[:NEAREST]]
         gain, weight = gains[near].astype(np.float64), columns.weight[near].astype(np.float64)
         overall = float(np.average(gain, weights=weight)) if len(near) else 0.0
         totals = _sums(options.values[near], weight, len(options.names))
         moments = _sums(options.values[near], weight * gain, len(options.names))
-        means = (self.kappa * overall + moments) / (self.kappa + totals)
+        means = (KAPPA * overall + moments) / (KAPPA + totals)
         return dict(zip(options.names, map(float, means), strict=True))
 
-
-@dataclass(frozen=True, slots=True)
-class MemoryScore:
-    """The memory's own score, see :mod:`artifacts.memory.attention`."""
-
-    name: str = "htam"
-    settings: AttentionSettings = field(default_factory=AttentionSettings)
-
-    def fit(self, memory: Memory, level: str) -> Fitted:
-        """See :class:`Ranker`."""
-        return _FittedScore(memory, level, self.settings)
+    return estimates
 
 
-@dataclass(frozen=True, slots=True)
-class _FittedScore:
-    memory: Memory
-    level: str
-    settings: AttentionSettings
+def memory_score(memory: Memory, level: str, settings: AttentionSettings | None = None) -> Estimates:
+    """The memory's own score, see :mod:`artifacts.memory.attention`; as it is shipped without ``settings``."""
+    used = settings or AttentionSettings()
 
-    def estimates(self, state: State) -> Mapping[str, float]:
-        view = attend(self.memory, (), state, self.settings)
-        if self.level == "direction":
+    def estimates(state: State) -> Mapping[str, float]:
+        view = attend(memory, (), state, used)
+        if level == "direction":
             return {score.direction_id: score.mean for score in view.directions()}
-        found = view.strategies(None, len(self.memory.strategies))
+        found = view.strategies(None, len(memory.strategies))
         return {score.strategy.strategy_id: score.mean for score in found}
 
-
-PAPER = MemoryScore("attention to state and prefix", ATTENDED)
-"""The paper's score, shown beside the shipped one."""
+    return estimates
 
 
-def baselines() -> tuple[Ranker, ...]:
-    """What the memory's own score has to beat, beside itself over permuted memories."""
-    return (NoDirection(), Popularity(), Neighbours())
+def paper_score(memory: Memory, level: str) -> Estimates:
+    """The paper's score, shown beside the shipped one."""
+    return memory_score(memory, level, ATTENDED)
+
+
+HTAM, PAPER, NO_DIRECTION = "htam", "attention to state and prefix", "no direction"
+RANKERS: Mapping[str, Ranker] = {
+    HTAM: memory_score,
+    PAPER: paper_score,
+    NO_DIRECTION: no_direction,
+    "popularity": popularity,
+    "nearest neighbours": neighbours,
+}
+"""By their names in reports: the shipped score, the paper's, and what both have to beat beside their own shuffles."""
 
 
 def _sums(codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:

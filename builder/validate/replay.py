@@ -96,15 +96,10 @@ class Figures:
     margin: Interval
 
 
-def task_splits(memory: Memory, level: str, folds: int = FOLDS) -> Iterator[Split]:
-    """Leave-operators-out folds over the tasks with decision points."""
-    return held_out(memory, decision_points(memory, level), folds=folds)
-
-
-def level_splits(memory: Memory, folds: int = FOLDS) -> dict[str, tuple[Split, ...]]:
+def level_splits(memory: Memory) -> dict[str, tuple[Split, ...]]:
     """Splits of each level with decision points, over the same folds: what was fitted on a fold serves both."""
     points = {level: decision_points(memory, level) for level in LEVELS}
-    shared = tuple(held_out(memory, [point for found in points.values() for point in found], folds=folds))
+    shared = tuple(held_out(memory, [point for found in points.values() for point in found]))
     splits: dict[str, tuple[Split, ...]] = {}
     for level, found in points.items():
         own = set(map(id, found))
@@ -116,12 +111,7 @@ def level_splits(memory: Memory, folds: int = FOLDS) -> dict[str, tuple[Split, .
 
 
 def held_out(
-    memory: Memory,
-    points: Sequence[DecisionPoint],
-    *,
-    trained: Bools | None = None,
-    families: bool = False,
-    folds: int = FOLDS,
+    memory: Memory, points: Sequence[DecisionPoint], *, trained: Bools | None = None, families: bool = False
 ) -> Iterator[Split]:
     """Folds over the operators of ``points``: of a fold's operators (their families) nothing is trained on.
 
@@ -129,7 +119,7 @@ def held_out(
         trained: rows that may be learnt from; None for all.
         families: leave out every task of the tested operator families.
     """
-    for held in operator_folds({point.task for point in points}, folds):
+    for held in operator_folds({point.task for point in points}, FOLDS):
         rows = ~memory.columns.task.among(memory.same_operators(held))
         if families:
             family = memory.columns.categories["family"].values
@@ -152,13 +142,13 @@ def training(memory: Memory, keep: Bools) -> Memory:
     )
 
 
-def run(splits: Iterable[Split], rankers: Sequence[Ranker], level: str) -> tuple[Record, ...]:
-    """Every ranker at every decision point of every split."""
+def run(splits: Iterable[Split], rankers: Mapping[str, Ranker], level: str) -> tuple[Record, ...]:
+    """Every ranker, by its name, at every decision point of every split."""
     records = []
     for split in splits:
-        for ranker in rankers:
-            fitted = ranker.fit(split.train, level)
-            records += [record(ranker.name, point, fitted.estimates(point.state)) for point in split.test]
+        for name, ranker in rankers.items():
+            estimates = ranker(split.train, level)
+            records += [record(name, point, estimates(point.state)) for point in split.test]
     return tuple(records)
 
 

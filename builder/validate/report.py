@@ -16,8 +16,8 @@ from builder.validate.calibration import Calibration, calibration, predictions
 from builder.validate.decision_points import LEVELS, decision_points
 from builder.validate.off_policy import OffPolicy, off_policy
 from builder.validate.permutations import chance, run_permuted
-from builder.validate.rankers import PAPER, MemoryScore, NoDirection, baselines
-from builder.validate.replay import FOLDS, Figures, Split, figures, level_splits, run
+from builder.validate.rankers import HTAM, NO_DIRECTION, PAPER, RANKERS
+from builder.validate.replay import Figures, Split, figures, level_splits, run
 
 GOAL = 0.10
 """Share of a baseline's regret that the memory's ranking has to save."""
@@ -44,13 +44,13 @@ class LevelReport:
     @property
     def beaten(self) -> tuple[str, ...]:
         """Baselines of which at least :data:`GOAL` of the regret is saved with an interval that excludes zero."""
-        others = (item for item in self.figures[1:] if item.ranker != PAPER.name)
+        others = (item for item in self.figures[1:] if item.ranker != PAPER)
         return tuple(item.ranker for item in others if item.margin.value >= GOAL and item.margin.low > 0)
 
     @property
     def detectable(self) -> float | None:
         """Least margin over the no-direction baseline that these logs could have shown."""
-        found = (item.margin for item in self.figures if item.ranker == NoDirection().name and item.margin.known)
+        found = (item.margin for item in self.figures if item.ranker == NO_DIRECTION and item.margin.known)
         return next((POWER * (margin.high - margin.low) / 3.92 for margin in found), None)
 
 
@@ -63,9 +63,9 @@ class ReplayReport:
     levels: tuple[LevelReport, ...]
 
 
-def replay(memory: Memory, folds: int = FOLDS) -> ReplayReport:
+def replay(memory: Memory) -> ReplayReport:
     """Leave-operators-out replay of ``memory`` at both levels."""
-    levels = tuple(_level(memory, level, splits) for level, splits in level_splits(memory, folds).items())
+    levels = tuple(_level(memory, level, splits) for level, splits in level_splits(memory).items())
     return ReplayReport(reference=memory.reference, test="held-out tasks", levels=levels)
 
 
@@ -81,18 +81,17 @@ def replay_on(memory: Memory, test: Memory) -> ReplayReport:
 
 
 def _level(memory: Memory, level: str, splits: Sequence[Split]) -> LevelReport:
-    ranker = MemoryScore()
     found, likely = _ranked(splits, level)
     if not found:
         return LevelReport(level=level)
-    steps = predictions(memory, ranker, level)
+    steps = predictions(memory, level)
     carried = level == "direction" and memory.table["choice_probability"].null_count < len(memory)
     return LevelReport(
         level=level,
         figures=found,
         chance=likely,
-        calibration=calibration(steps) if steps else None,
-        off_policy=off_policy(memory, ranker) if carried else None,
+        calibration=calibration(steps) if len(steps) else None,
+        off_policy=off_policy(memory) if carried else None,
     )
 
 
@@ -100,11 +99,9 @@ def _ranked(splits: Sequence[Split], level: str) -> tuple[tuple[Figures, ...], f
     """Figures of all rankers, and the probability that permuted labels do as well."""
     if not splits:
         return (), None
-    ranker = MemoryScore()
-    records = run(splits, (ranker, PAPER, *baselines()), level)
-    controls = run_permuted(splits, ranker, level)
-    found = figures([*records, *(item for control in controls for item in control)], ranker.name)
-    return found, chance([item for item in records if item.ranker == ranker.name], controls)
+    records, controls = run(splits, RANKERS, level), run_permuted(splits, level)
+    found = figures([*records, *(item for control in controls for item in control)], HTAM)
+    return found, chance([item for item in records if item.ranker == HTAM], controls)
 
 
 MOST = 20_000
@@ -119,11 +116,10 @@ def quality(memory: Memory) -> tuple[RankingQuality, ...]:
     memory = sampled(memory)
     found = []
     for level, splits in level_splits(memory).items():
-        ranker = MemoryScore()
-        records = run(splits, (ranker, NoDirection()), level)
+        records = run(splits, {name: RANKERS[name] for name in (HTAM, NO_DIRECTION)}, level)
         if records:
-            mine = [item for item in records if item.ranker == ranker.name]
-            ours, baseline = figures(records, ranker.name)
+            mine = [item for item in records if item.ranker == HTAM]
+            ours, baseline = figures(records, HTAM)
             found.append(
                 RankingQuality(
                     level=level,
@@ -135,7 +131,7 @@ def quality(memory: Memory) -> tuple[RankingQuality, ...]:
                     pairwise=_known(ours.pairwise.value),
                     margin=_known(baseline.margin.value),
                     margin_interval=_bounds(baseline.margin),
-                    chance=round(chance(mine, run_permuted(splits, ranker, level)), 4),
+                    chance=round(chance(mine, run_permuted(splits, level)), 4),
                 )
             )
     return tuple(found)

@@ -12,7 +12,7 @@ from artifacts.memory.columns import Bools, Codes, codes
 from artifacts.memory.htg import Memory
 from artifacts.statistics import LEAST_TASKS
 from builder.validate.decision_points import decision_points
-from builder.validate.rankers import MemoryScore, NoDirection
+from builder.validate.rankers import HTAM, NO_DIRECTION, RANKERS
 from builder.validate.replay import figures, held_out, regret_by_task, run
 
 
@@ -102,15 +102,14 @@ def transfer(
     splits = list(held_out(memory, points, trained=rows_of(memory, train), families=leave_out == "family"))
     if len(tasks) < LEAST_TASKS or sum(len(split.test) for split in splits) < len(points):
         return None
-    ranker, baseline = MemoryScore(), NoDirection()
-    records = run(splits, (ranker, baseline), level)
-    ours, none = figures(records, ranker.name)
+    records = run(splits, {name: RANKERS[name] for name in (HTAM, NO_DIRECTION)}, level)
+    ours, none = figures(records, HTAM)
     if not none.regret.value:
         return None
-    regret = regret_by_task(item for item in records if item.ranker == ranker.name)
+    regret = regret_by_task(item for item in records if item.ranker == HTAM)
     beyond = {
         task: round(regret[task] - value, 9)
-        for task, value in regret_by_task(item for item in records if item.ranker == baseline.name).items()
+        for task, value in regret_by_task(item for item in records if item.ranker == NO_DIRECTION).items()
     }
     return Transfer(
         decision_points=len(points),

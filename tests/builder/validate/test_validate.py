@@ -20,16 +20,18 @@ from artifacts.memory.tables import transition_rows
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, State
 from builder.build import best_of, publish
-from builder.validate.calibration import Prediction, calibration, predictions
+from builder.validate.calibration import Predictions, calibration, predictions
 from builder.validate.decision_points import DecisionPoint, decision_points, operator_folds
 from builder.validate.gate import gate
 from builder.validate.off_policy import off_policy
 from builder.validate.permutations import PERMUTATIONS, PERMUTED, chance, permuted, run_permuted
-from builder.validate.rankers import MemoryScore, NoDirection, baselines
-from builder.validate.replay import figures, held_out, record, run, task_splits
+from builder.validate.rankers import HTAM, NO_DIRECTION, PAPER, RANKERS
+from builder.validate.replay import figures, held_out, level_splits, record, run
 from builder.validate.report import replay, replay_on
 
 OPTIONS = ("a", "b", "c", "d")
+SHIPPED = {HTAM: RANKERS[HTAM]}
+BASELINES = {name: ranker for name, ranker in RANKERS.items() if name not in (HTAM, PAPER)}
 NOTHING = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 
 
@@ -100,10 +102,10 @@ NONE = dict.fromkeys(OPTIONS, 0.0)
 
 def test_replay_finds_an_effect_that_is_there() -> None:
     memory = world(REAL)
-    ranker, splits = MemoryScore(), tuple(task_splits(memory, "direction"))
-    ours, others = run(splits, (ranker,), "direction"), run(splits, baselines(), "direction")
-    controls = run_permuted(splits, ranker, "direction")
-    found = {item.ranker: item for item in figures([*ours, *others, *sum(controls, ())], "htam")}
+    splits = level_splits(memory)["direction"]
+    ours, others = (run(splits, chosen, "direction") for chosen in (SHIPPED, BASELINES))
+    controls = run_permuted(splits, "direction")
+    found = {item.ranker: item for item in figures([*ours, *others, *sum(controls, ())], HTAM)}
     assert found["no direction"].margin.low > 0.2
     assert found["popularity"].margin.low > 0.2
     assert found[PERMUTED].margin.low > 0.2
@@ -115,16 +117,16 @@ def test_replay_finds_an_effect_that_is_there() -> None:
 
 
 def test_replay_finds_no_effect_where_there_is_none() -> None:
-    margins = []
+    margins, shown = [], {name: RANKERS[name] for name in (HTAM, NO_DIRECTION)}
     for seed in range(4):
         memory = world(NONE, seed=seed)
-        found = figures(run(task_splits(memory, "direction"), (MemoryScore(), NoDirection()), "direction"), "htam")
+        found = figures(run(level_splits(memory)["direction"], shown, "direction"), HTAM)
         margins.append(found[1].margin.value)
     assert abs(sum(margins) / len(margins)) < 0.2
 
 
 def test_no_training_memory_holds_a_tested_task() -> None:
-    for split in task_splits(world(REAL), "direction"):
+    for split in level_splits(world(REAL))["direction"]:
         assert not {item.task for item in split.test} & set(split.train.columns.task.names)
 
 
@@ -240,8 +242,8 @@ def _shares_of_the_first_place(memory: Memory, option: str) -> float:
 def test_labels_that_mean_nothing_are_told_from_chance_as_seldom_as_they_should() -> None:
     found = []
     for seed in range(10):
-        ranker, splits = MemoryScore(), tuple(task_splits(world(NONE, tasks=12, seed=seed), "direction"))
-        found.append(chance(run(splits, (ranker,), "direction"), run_permuted(splits, ranker, "direction")))
+        splits = level_splits(world(NONE, tasks=12, seed=seed))["direction"]
+        found.append(chance(run(splits, SHIPPED, "direction"), run_permuted(splits, "direction")))
     assert sum(value <= 0.1 for value in found) <= 4
 
 
@@ -259,8 +261,8 @@ def test_labels_that_only_tell_the_place_are_told_from_chance_as_seldom_as_they_
             for place, item in enumerate(sorted(siblings, key=lambda one: one.direction_id))
         ]
         memory = refreshed(replace(world(NONE), table=transition_rows(late)))
-        splits, ranker = tuple(task_splits(memory, "direction")), MemoryScore()
-        found.append(chance(run(splits, (ranker,), "direction"), run_permuted(splits, ranker, "direction")))
+        splits = level_splits(memory)["direction"]
+        found.append(chance(run(splits, SHIPPED, "direction"), run_permuted(splits, "direction")))
     assert sum(value <= 0.1 for value in found) <= 4
 
 
@@ -274,7 +276,7 @@ def test_no_operator_is_in_two_folds_however_its_tasks_are_called() -> None:
 
 
 def test_predictions_of_steps_are_calibrated_where_the_state_tells_the_gain() -> None:
-    found = calibration(predictions(world(REAL), MemoryScore(), "direction"))
+    found = calibration(predictions(world(REAL), "direction"))
     assert found.steps == 180
     assert sum(item.steps for item in found.bins) == 180
     assert found.bias.low <= 0 <= found.bias.high
@@ -301,7 +303,7 @@ def logged(probability: float | None, tasks: int = 60) -> Memory:
 
 
 def test_off_policy_estimates_find_what_a_better_choice_would_have_gained() -> None:
-    found = off_policy(logged(0.25), MemoryScore())
+    found = off_policy(logged(0.25))
     assert (found.logged, found.drawn) == (360, 360)
     assert found.estimates is not None
     assert found.estimates.logged.value == pytest.approx(0.0, abs=0.15)
@@ -312,19 +314,23 @@ def test_off_policy_estimates_find_what_a_better_choice_would_have_gained() -> N
 
 
 def test_choices_made_with_certainty_support_no_off_policy_estimate() -> None:
-    found = off_policy(logged(1.0, tasks=12), MemoryScore())
+    found = off_policy(logged(1.0, tasks=12))
     assert (found.logged, found.drawn, found.estimates) == (72, 0, None)
     assert found.line.startswith("no off-policy estimate: of 72 steps with a logged probability 0 were drawn")
 
 
 def test_a_difference_between_sources_is_no_prediction_within_one() -> None:
     rng = np.random.default_rng(0)
-    steps = [
-        Prediction(task=f"t{n % 20}", source=source, predicted=level, observed=level + rng.normal(0, 0.3), weight=1.0)
-        for source, level in (("winners", 1.0), ("search", -0.5))
-        for n in range(200)
-    ]
-    found = calibration(steps)
+    level = np.repeat([1.0, -0.5], 200)
+    found = calibration(
+        Predictions(
+            tasks=np.array([f"t{n % 20}" for n in range(400)]),
+            sources=np.repeat(["winners", "search"], 200),
+            predicted=level,
+            observed=level + rng.normal(0, 0.3, 400),
+            weight=np.ones(400),
+        )
+    )
     assert found.auc > 0.9
     assert found.auc_within == pytest.approx(0.5, abs=0.05)
 
