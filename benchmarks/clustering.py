@@ -38,7 +38,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score  # n
 
 from builder.build import BuildSettings, describe, gathered, read  # noqa: E402
 from builder.cluster.clustering import PLAIN_TEXTS, cluster, cluster_texts, distinct_actions  # noqa: E402
-from builder.cluster.record import Clustering  # noqa: E402
+from builder.cluster.record import Labels  # noqa: E402
 from builder.cluster.scoring import seeds, taxonomy_sha256  # noqa: E402
 from builder.describe.glossary import glossary_sha256  # noqa: E402
 from builder.embed.cache import CachedEmbedder  # noqa: E402
@@ -68,7 +68,7 @@ def steps(logs: Sequence[Path], embedder: Embedder) -> dict[str, Any]:
 
     def information(kind: str, wanted: Sequence[str]) -> float:
         chosen = [sha for sha, entry in known.items() if entry["source"] in wanted]
-        said = [getattr(found.assignments[plans[sha]], f"{kind}_id") for sha in chosen]
+        said = [getattr(found, f"{kind}_ids")[plans[sha]] for sha in chosen]
         return float(adjusted_mutual_info_score([known[sha]["label"] for sha in chosen], said))
 
     result: dict[str, Any] = {"texts": len(known), "distinct_actions": len(actions), "steps": len(rows), "tuned": TUNED}
@@ -97,9 +97,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def labels_of(clustering: Clustering, count: int, kind: str) -> list[str]:
-    """Ids of the first ``count`` assignments."""
-    return [getattr(item, f"{kind}_id") for item in clustering.assignments[:count]]
+def labels_of(found: Labels, count: int, kind: str) -> list[str]:
+    """Ids of the first ``count`` texts."""
+    return list(getattr(found, f"{kind}_ids")[:count])
 
 
 def ours(rows: Sequence[dict[str, str]], corpus: Sequence[str], embedder: Embedder) -> dict[str, float]:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from artifacts.codec import encode
+from artifacts.memory.records import Direction
 from builder.cluster.graph import NONE, Communities, assign, centres, communities
-from builder.cluster.record import (
-    UNCLASSIFIED,
-    Action,
-    Assignment,
-    Clustering,
-    ClusterSettings,
-    DirectionNode,
-    Labels,
-    StrategyNode,
-    TextAction,
-)
+from builder.cluster.record import NOTHING_YET, Action, ClusterSettings, Labels, StrategyNode
 from builder.cluster.scoring import (
     Represented,
     feature_scores,
     prototypes,
-    read_texts,
     represent,
     seed_directions,
     seeds,
@@ -81,9 +71,6 @@ def found_strategy(texts: Sequence[str], vectors: Vectors, mean_scores: Vectors)
         direction_id=direction_id,
         name=name,
         description=f"Found in the texts: {', '.join(words[:5])}." if words else f"Texts like: {example[:100]}",
-        size=len(texts),
-        seeded=False,
-        example=example,
     )
 
 
@@ -108,28 +95,23 @@ def _topics(texts: Sequence[str]) -> list[str]:
 
 PLAIN_TEXTS = ClusterSettings(min_similarity=0.75)
 """Settings for plain texts: without a code difference their neighbours are worth more, so they are linked earlier."""
-_NOWHERE = Assignment(direction_id=UNCLASSIFIED, strategy_id=UNCLASSIFIED, score=0.0)
+_NOWHERE = ("", "")
 
 
-def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings = PLAIN_TEXTS) -> Clustering:
+def cluster_texts(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings = PLAIN_TEXTS) -> Labels:
     """Group plain strategy texts; equal intents are looked at once."""
     meant = {text: intent(text) or text.strip() for text in dict.fromkeys(texts)}
     groups = _Groups.of(meant.values(), embedder, settings)
     found = {text: groups.of_text(meaning, None) for text, meaning in meant.items()}
-    return groups.clustering([found[text] for text in texts], texts)
+    return groups.labelled([found[text] for text in texts])
 
 
-def cluster(described: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None) -> Clustering:
-    """Group described steps by their texts, with the code difference as further evidence."""
-    settings = settings or ClusterSettings()
-    keys = [(item.text, item.added, item.removed, item.mends) for item in described]
-    groups = _Groups.of({item.text for item in described}, embedder, settings)
-    found = {
-        key: groups.of_text(text, feature_scores(added, removed), mends=mends)
-        for key in dict.fromkeys(keys)
-        for text, added, removed, mends in (key,)
-    }
-    return groups.clustering([found[key] for key in keys], [item.text for item in described])
+def cluster(actions: Sequence[Action], embedder: Embedder, settings: ClusterSettings | None = None) -> Labels:
+    """Group steps by their texts, with the code difference as further evidence."""
+    groups = _Groups.of({item.text for item in actions}, embedder, settings or ClusterSettings())
+    return groups.labelled(
+        [groups.of_text(item.text, feature_scores(item.added, item.removed), mends=item.mends) for item in actions]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +132,13 @@ class _Groups:
         unique = sorted(set(texts), key=_order)
         lots = [unique[start : start + settings.sample] for start in range(0, len(unique), settings.sample)] or [[]]
         examples = prototypes(embedder)
-        readings = map(read_texts, lots)
-        head = represent(next(readings), embedder, settings.term_weight, examples)
+        head = represent(lots[0], embedder, settings.term_weight, examples)
         members = communities(head.vectors, settings)
         middle = centres(head.vectors, members)
         scores, labels = [head.scores], [members]
-        for reading in readings:
+        for lot in lots[1:]:
             # Only scores are kept of what is not in the sample: vectors of half a million texts are gigabytes.
-            part = represent(reading, embedder, settings.term_weight, examples)
+            part = represent(lot, embedder, settings.term_weight, examples)
             scores.append(part.scores)
             labels.append(assign(part.vectors, middle, settings.cohesion))
         together = np.concatenate(labels)
@@ -169,50 +150,31 @@ class _Groups:
             found=_found(lots[0], head, members, settings),
         )
 
-    def of_text(self, text: str, features: Vectors | None, *, mends: bool = True) -> Assignment:
+    def of_text(self, text: str, features: Vectors | None, *, mends: bool = True) -> tuple[str, str]:
+        """Direction and strategy."""
         row = self.row_of[text]
-        node = self.found.get(int(self.labels[row]))
         scores = self.scores[row]
         if features is not None:
             scores = scores + np.float32(self.settings.feature_weight) * features
         if not mends:
             scores = np.where(_mending(), np.float32(-1.0), scores)
         best = int(scores.argmax())
-        score = round(float(scores[best]), 6)
-        if score < self.settings.known:
-            if node is None:
-                return _NOWHERE
-            return Assignment(direction_id=node.direction_id, strategy_id=node.strategy_id, score=score)
-        return Assignment(direction_id=seeds()[best].direction_id, strategy_id=seeds()[best].strategy_id, score=score)
+        claimed = round(float(scores[best]), 6) >= self.settings.known
+        node = seeds()[best] if claimed else self.found.get(int(self.labels[row]))
+        return _NOWHERE if node is None else (node.direction_id, node.strategy_id)
 
-    def clustering(self, assignments: Sequence[Assignment], texts: Sequence[str]) -> Clustering:
-        """The record: assignments with the nodes that they use."""
-        sizes = Counter(item.strategy_id for item in assignments)
-        best: dict[str, tuple[float, str]] = {}
-        for item, text in zip(assignments, texts, strict=True):
-            if item.score > best.get(item.strategy_id, (-1.0, ""))[0]:
-                best[item.strategy_id] = (item.score, text)
-        known = {seed.strategy_id: seed for seed in seeds()}
-        others = {node.strategy_id: node for node in self.found.values()}
-        nodes = []
-        for strategy_id, size in sorted(sizes.items()):
-            origin = known.get(strategy_id) or others.get(strategy_id)
-            nodes.append(
-                StrategyNode(
-                    strategy_id=strategy_id,
-                    direction_id=origin.direction_id if origin else UNCLASSIFIED,
-                    name=origin.name if origin else "Unclassified",
-                    description=origin.description if origin else "Texts that fit no strategy and no group.",
-                    size=size,
-                    seeded=strategy_id in known,
-                    example=best[strategy_id][1],
-                )
-            )
-        used = sorted({node.direction_id for node in nodes})
-        return Clustering(
-            assignments=tuple(assignments),
-            directions=tuple(_direction(direction_id, self.found.values()) for direction_id in used),
-            strategies=tuple(nodes),
+    def labelled(self, assigned: Sequence[tuple[str, str]]) -> Labels:
+        """The record: what each was assigned, with the nodes that are used."""
+        known: dict[str, StrategyNode] = {node.strategy_id: node for node in (*self.found.values(), *seeds())}
+        nodes = tuple(known[name] for name in sorted({strategy_id for _, strategy_id in assigned} - {""}))
+        return Labels(
+            direction_ids=[direction_id for direction_id, _ in assigned],
+            strategy_ids=[strategy_id for _, strategy_id in assigned],
+            directions=tuple(
+                seed_directions().get(name) or _direction(next(node for node in nodes if node.direction_id == name))
+                for name in sorted({node.direction_id for node in nodes})
+            ),
+            strategies=nodes,
         )
 
 
@@ -249,14 +211,9 @@ def _found(
     return found
 
 
-def _direction(direction_id: str, found: Iterable[StrategyNode] = ()) -> DirectionNode:
-    node = seed_directions().get(direction_id)
-    if node is not None:
-        return node
-    strategy = next((item for item in found if item.direction_id == direction_id), None)
-    if strategy is None:
-        return DirectionNode(direction_id=direction_id, name="Unclassified", description="Belongs to no direction.")
-    return DirectionNode(direction_id=direction_id, name=strategy.name, description=strategy.description)
+def _direction(node: StrategyNode) -> Direction:
+    """The direction that a strategy which belongs to no known one makes of its own."""
+    return Direction(direction_id=node.direction_id, name=node.name, description=node.description, effect=NOTHING_YET)
 
 
 def identity(settings: ClusterSettings) -> dict[str, Any]:
@@ -267,10 +224,15 @@ def identity(settings: ClusterSettings) -> dict[str, Any]:
 def labelled(table: pa.Table, embedder: Embedder, settings: ClusterSettings) -> Labels:
     """Directions and strategies of raw transitions; equal actions are looked at once, however many steps took them."""
     actions, rows = distinct_actions(table)
-    return spread(cluster(actions, embedder, settings), rows)
+    found = cluster(actions, embedder, settings)
+    return replace(
+        found,
+        direction_ids=list(np.array(found.direction_ids, object)[rows]),
+        strategy_ids=list(np.array(found.strategy_ids, object)[rows]),
+    )
 
 
-def distinct_actions(table: pa.Table) -> tuple[tuple[TextAction, ...], list[int]]:
+def distinct_actions(table: pa.Table) -> tuple[tuple[Action, ...], list[int]]:
     """Distinct actions in order of first use, and for each row the number of its action."""
     number: dict[tuple[str, str, str, bool], int] = {}
     names = ("plan", "added", "removed")
@@ -278,21 +240,7 @@ def distinct_actions(table: pa.Table) -> tuple[tuple[TextAction, ...], list[int]
     columns.append(table["repair"].to_pylist())
     rows = [number.setdefault(key, len(number)) for key in zip(*columns, strict=True)]
     actions = tuple(
-        TextAction(text, frozenset(added.split()), frozenset(removed.split()), mends)
+        Action(text, frozenset(added.split()), frozenset(removed.split()), mends)
         for text, added, removed, mends in number
     )
     return actions, rows
-
-
-def spread(found: Clustering, rows: Sequence[int]) -> Labels:
-    """What clustering found of actions, over the rows that took them; what belongs to no direction is noise."""
-    strategies = tuple(node for node in found.strategies if UNCLASSIFIED not in (node.strategy_id, node.direction_id))
-    named = {node.strategy_id for node in strategies}
-    strategy_of = [item.strategy_id if item.strategy_id in named else "" for item in found.assignments]
-    direction_of = ["" if item.direction_id == UNCLASSIFIED else item.direction_id for item in found.assignments]
-    return Labels(
-        direction_ids=list(np.array(direction_of, object)[rows]),
-        strategy_ids=list(np.array(strategy_of, object)[rows]),
-        directions=tuple(node for node in found.directions if node.direction_id != UNCLASSIFIED),
-        strategies=strategies,
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
+
+from artifacts.memory.records import Direction, Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,105 +51,38 @@ class ClusterSettings:
 
 
 UNCLASSIFIED = "unclassified"
-"""Direction and strategy of texts that belong nowhere."""
+"""What the direction and the strategy of a text that belongs nowhere are called for people."""
+NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 
 
-class Action(Protocol):
-    """What clustering looks at in a step."""
-
-    @property
-    def text(self) -> str:
-        """Strategy text."""
-        ...
-
-    @property
-    def added(self) -> frozenset[str]:
-        """Code features that the child has and the parent lacks."""
-        ...
-
-    @property
-    def removed(self) -> frozenset[str]:
-        """Code features that the parent has and the child lacks."""
-        ...
-
-    @property
-    def mends(self) -> bool:
-        """Whether the parent had failed, so that the step may have mended it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Direction and strategy of one text or step; ``score`` is the anchor score, higher is surer."""
-
-    direction_id: str
-    strategy_id: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectionNode:
-    """A direction: id, name, one-line description, and the resource it relieves (empty for none)."""
-
-    direction_id: str
-    name: str
-    description: str
-    resource: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyNode:
-    """A strategy under its direction.
+class Action(NamedTuple):
+    """What clustering looks at in a step.
 
     Attributes:
-        size: texts or steps assigned to it.
-        seeded: whether the taxonomy knew it; False for one found in the texts.
-        example: the member text nearest to its centre; text of a log, not for reports on data.
+        text: strategy text.
+        added, removed: code features that the child has and the parent lacks, and the reverse.
+        mends: whether the parent had failed, so that the step may have mended it.
     """
 
-    strategy_id: str
-    direction_id: str
-    name: str
-    description: str
-    size: int
-    seeded: bool
-    example: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clustering:
-    """Assignments in the order of the input, with the nodes they name, sorted by id."""
-
-    assignments: tuple[Assignment, ...]
-    directions: tuple[DirectionNode, ...]
-    strategies: tuple[StrategyNode, ...]
-
-    def __post_init__(self) -> None:
-        _check(self.assignments, {node.strategy_id: node.direction_id for node in self.strategies})
-        missing = {node.direction_id for node in self.strategies} - {node.direction_id for node in self.directions}
-        if missing:
-            raise ValueError(f"strategies name unknown directions {sorted(missing)}")
-
-
-def _check(assignments: Sequence[Assignment], strategies: dict[str, str]) -> None:
-    for item in assignments:
-        if strategies.get(item.strategy_id) != item.direction_id:
-            raise ValueError(f"assignment to unknown strategy {item.direction_id}/{item.strategy_id}")
-
-
-@dataclass(frozen=True, slots=True)
-class TextAction:
-    """A strategy text and the code difference that went with it."""
-
     text: str
-    added: frozenset[str]
-    removed: frozenset[str]
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
     mends: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyNode:
+    """A strategy under its direction."""
+
+    strategy_id: str
+    direction_id: str
+    name: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What clustering said of the raw transitions, row by row; an empty id is noise.
+    """What clustering said of texts, actions or raw transitions, in their order; an empty id is noise.
 
     Attributes:
         directions, strategies: what the ids stand for, sorted by id; every id in use is named.
@@ -155,7 +90,7 @@ class Labels:
 
     direction_ids: Sequence[str]
     strategy_ids: Sequence[str]
-    directions: tuple[DirectionNode, ...]
+    directions: tuple[Direction, ...]
     strategies: tuple[StrategyNode, ...]
 
     def __post_init__(self) -> None:

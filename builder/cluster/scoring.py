@@ -8,11 +8,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from builder.cluster.record import DirectionNode
+from artifacts.memory.records import Direction
+from builder.cluster.record import NOTHING_YET, StrategyNode
 from builder.describe.glossary import find_terms, normalise, split_identifiers, terms
 from builder.describe.plan import clauses, weight_at
 from builder.embed.encoders import Embedder, Vectors
@@ -21,13 +22,9 @@ _FILE = Path(__file__).with_name("taxonomy.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
+class Seed(StrategyNode):
     """A known strategy: glossary terms with weights and example wordings that speak for it."""
 
-    strategy_id: str
-    direction_id: str
-    name: str
-    description: str
     terms: Mapping[str, float]
     examples: tuple[str, ...]
 
@@ -62,13 +59,14 @@ def seeds() -> tuple[Seed, ...]:
 
 
 @functools.cache
-def seed_directions() -> Mapping[str, DirectionNode]:
+def seed_directions() -> Mapping[str, Direction]:
     """Known directions by id."""
     return {
-        direction_id: DirectionNode(
+        direction_id: Direction(
             direction_id=direction_id,
             name=group["name"],
             description=group["description"],
+            effect=NOTHING_YET,
             resource=group["resource"],
         )
         for direction_id, group in _data().items()
@@ -104,38 +102,19 @@ class Represented:
     scores: Vectors
 
 
-class Reading(NamedTuple):
-    """What texts say by themselves, before an encoder sees them.
-
-    Attributes:
-        texts: in canonical words, for the encoder.
-        weights: see :func:`term_weights`; float32 [texts, terms].
-    """
-
-    texts: list[str]
-    weights: Vectors
-
-
-def read_texts(texts: Sequence[str]) -> Reading:
-    """Canonical words and glossary terms of ``texts``; independent of all other texts."""
-    rows = [np.maximum(term_weights(text), term_weights(split_identifiers(text))) for text in texts]
-    weights = np.stack(rows) if rows else np.zeros((0, len(terms())), np.float32)
-    return Reading([normalise(text) for text in texts], weights)
-
-
-def represent(reading: Reading, embedder: Embedder, term_weight: float, examples: Vectors | None = None) -> Represented:
+def represent(texts: Sequence[str], embedder: Embedder, term_weight: float, examples: Vectors) -> Represented:
     """Encode texts and score them against every known strategy.
 
     A score is the cosine to the strategy's example wordings plus ``term_weight`` times the weight of its terms in
     the text, where terms count by the clause they stand in (deed before purpose, early before late).
 
     Args:
-        examples: what :func:`prototypes` gives, for callers that represent several lots of texts.
+        examples: what :func:`prototypes` gives.
     """
-    known = prototypes(embedder) if examples is None else examples
-    weights = reading.weights
-    encoded = embedder.encode(reading.texts)
-    scores = encoded @ known.T + np.float32(term_weight) * _term_scores(weights)
+    rows = [np.maximum(term_weights(text), term_weights(split_identifiers(text))) for text in texts]
+    weights = np.stack(rows) if rows else np.zeros((0, len(terms())), np.float32)
+    encoded = embedder.encode([normalise(text) for text in texts])
+    scores = encoded @ examples.T + np.float32(term_weight) * _term_scores(weights)
     norms = np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-6)
     joint = np.hstack([encoded, np.float32(term_weight) * weights / norms])
     joint /= np.maximum(np.linalg.norm(joint, axis=1, keepdims=True), 1e-6)

@@ -14,9 +14,9 @@ from artifacts.errors import HtamError
 from artifacts.memory.edges import computed
 from artifacts.memory.htg import Memory, refreshed
 from artifacts.memory.manifest import Manifest
-from artifacts.memory.records import Direction, Effect, Excerpt, Strategy
+from artifacts.memory.records import Excerpt, Strategy
 from artifacts.memory.schemas import TRANSITIONS, canonical
-from builder.cluster.record import Labels, StrategyNode
+from builder.cluster.record import NOTHING_YET, Labels, StrategyNode
 from builder.describe.plan import whole_sentences
 from builder.describe.raw_transitions import LEAST_GAIN, TRUSTED, fastest_kernels
 from builder.link.risks import Failure, risks, with_risky_states
@@ -24,26 +24,15 @@ from builder.link.risks import Failure, risks, with_risky_states
 EVIDENCE = 50
 RECIPES = 5
 TEMPLATES = 5
-NOTHING_YET = Effect(mean=0.0, low=0.0, high=0.0, n=0, tasks=0, failures=0)
 
 
 def assemble(raw: pa.Table, labels: Labels, manifest: Manifest) -> Memory:
     """The memory of raw transitions; effects, conditions and expectations are computed from its rows."""
     labels = without_repairs(raw, labels)
     texts = texts_by_strategy(raw, labels.strategy_ids)
-    directions = tuple(
-        Direction(
-            direction_id=node.direction_id,
-            name=node.name,
-            description=node.description,
-            effect=NOTHING_YET,
-            resource=node.resource,
-        )
-        for node in labels.directions
-    )
     strategies = tuple(_strategy(node, texts.get(node.strategy_id, Texts())) for node in labels.strategies)
     table = transitions(fastest_kernels(raw), labels)
-    bare = Memory(manifest=manifest, directions=directions, strategies=strategies, table=table)
+    bare = Memory(manifest=manifest, directions=labels.directions, strategies=strategies, table=table)
     memory = refreshed(with_risky_states(with_expectations(bare)))
     shown = raw.select(["transition_id", "diff"]).filter(pc.not_equal(raw["diff"], ""))
     excerpts = dict(zip(*(column.to_pylist() for column in shown.columns), strict=True))

@@ -34,6 +34,7 @@ def command(file: Path, model: str | None, seed: int, cache: Path | None) -> Non
     """
     texts = list(read_texts(file))
     from builder.cluster.clustering import PLAIN_TEXTS, cluster_texts
+    from builder.cluster.record import UNCLASSIFIED
     from builder.embed.cache import CachedEmbedder
     from builder.embed.encoders import DEFAULT_MODEL, named_embedder
 
@@ -41,9 +42,11 @@ def command(file: Path, model: str | None, seed: int, cache: Path | None) -> Non
     if cache is not None:
         embedder = CachedEmbedder(inner=embedder, path=cache)
     found = cluster_texts(texts, embedder, replace(PLAIN_TEXTS, seed=seed))
-    for text, item in zip(texts, found.assignments, strict=True):
+    for text, direction, strategy in zip(texts, found.direction_ids, found.strategy_ids, strict=True):
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        click.echo(json.dumps({"sha256": digest, "direction": item.direction_id, "strategy": item.strategy_id}))
+        click.echo(
+            json.dumps({"sha256": digest, "direction": direction or UNCLASSIFIED, "strategy": strategy or UNCLASSIFIED})
+        )
 
 
 def read_texts(file: Path) -> Iterator[str]:

@@ -13,7 +13,8 @@ from artifacts.errors import BadInputError
 from artifacts.memory.export import export_lines
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
-from builder.cluster.record import DirectionNode, Labels, StrategyNode
+from artifacts.memory.records import Direction
+from builder.cluster.record import NOTHING_YET, Labels, StrategyNode
 from builder.describe.logs import Corpus, describe_log, gather
 from builder.link.assemble import assemble
 from builder.read.reading import discover
@@ -59,10 +60,8 @@ def written(folder: Path, times: list[object], other: object) -> Path:
 def mined(corpus: Corpus) -> Memory:
     """The memory of a corpus whose steps are all of one strategy."""
     rows = corpus.table.num_rows
-    direction = DirectionNode(direction_id="d", name="d", description="")
-    strategy = StrategyNode(
-        strategy_id="s", direction_id="d", name="s", description="", size=rows, seeded=True, example=""
-    )
+    direction = Direction(direction_id="d", name="d", description="", effect=NOTHING_YET)
+    strategy = StrategyNode(strategy_id="s", direction_id="d", name="s", description="")
     labels = Labels(
         direction_ids=["d"] * rows, strategy_ids=["s"] * rows, directions=(direction,), strategies=(strategy,)
     )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from artifacts.errors import BadInputError
 from builder.cluster.clustering import PLAIN_TEXTS, cluster_texts
-from builder.cluster.record import Clustering, ClusterSettings
+from builder.cluster.record import ClusterSettings, Labels
 from builder.cluster.scoring import seeds
 from builder.embed.encoders import Embedder
 from pipeline.commands.memory_cluster import command, read_texts
@@ -60,7 +60,7 @@ def test_the_command_groups_with_the_settings_that_were_measured(
     seen: list[ClusterSettings] = []
     grouped = cluster_texts
 
-    def spy(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings) -> Clustering:
+    def spy(texts: Sequence[str], embedder: Embedder, settings: ClusterSettings) -> Labels:
         seen.append(settings)
         return grouped(texts, embedder, settings)
 

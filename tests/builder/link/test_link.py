@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artifacts.memory.records import Direction
 from artifacts.trajectory import TrustFlag
-from builder.cluster.record import DirectionNode, Labels
+from builder.cluster.record import NOTHING_YET, Labels
 from builder.describe.evidence import reason
 from builder.describe.fragment import LARGEST, MOST_CHARACTERS, MOST_LINES, added_fragment, outlines
 from builder.describe.plan import whole_sentences
@@ -159,7 +160,7 @@ def test_labels_name_what_they_use() -> None:
         Labels(
             direction_ids=["x"],
             strategy_ids=[""],
-            directions=(DirectionNode(direction_id="y", name="y", description=""),),
+            directions=(Direction(direction_id="y", name="y", description="", effect=NOTHING_YET),),
             strategies=(),
         )
 

@@ -10,9 +10,10 @@ from artifacts.candidate import Language
 from artifacts.measurement import Outcome
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
+from artifacts.memory.records import Direction
 from artifacts.task import TaskRef
 from artifacts.trajectory import Provenance, Step, Trajectory, TrustFlag
-from builder.cluster.record import DirectionNode, Labels, StrategyNode
+from builder.cluster.record import NOTHING_YET, Labels, StrategyNode
 from builder.describe.raw_transitions import raw_transition_table, raw_transitions
 from builder.describe.steps import describe
 from builder.link.assemble import assemble
@@ -53,13 +54,11 @@ def memory(*trajectories: Trajectory) -> Memory:
     """The memory of the trajectories, in which every plan names one strategy."""
     raw = raw_transition_table(raw for one in trajectories for raw in raw_transitions(one, describe(one)))
     rows = raw.num_rows
-    strategy = StrategyNode(
-        strategy_id="tiling", direction_id="d", name="tiling", description="", size=rows, seeded=True, example=""
-    )
+    strategy = StrategyNode(strategy_id="tiling", direction_id="d", name="tiling", description="")
     labels = Labels(
         direction_ids=["d"] * rows,
         strategy_ids=["tiling"] * rows,
-        directions=(DirectionNode(direction_id="d", name="d", description=""),),
+        directions=(Direction(direction_id="d", name="d", description="", effect=NOTHING_YET),),
         strategies=(strategy,),
     )
     return assemble(raw, labels, Manifest(name="test"))
