@@ -1,6 +1,6 @@
 """Deployments: a flow with its parameters and its schedule, known to Prefect's server and run on one host.
 
-``python -m flows.deployments`` serves what :func:`flows.serving.serve` writes to its standard input.
+``python -m flows.deployments`` serves what :func:`flows.server.serve` writes to its standard input.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Crashed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.build_memory import build_memory, rebuild_on_new_logs
+from flows.build_memory import rebuild_on_new_logs
 from flows.notifications import Notification, install
 from flows.optimize_suite import optimize_suite
-from flows.serving import Deployment
 from flows.transfer_study import transfer_study
 
 FLOWS: Mapping[str, Flow[..., Any]] = {
-    "build": build_memory,
     "rebuild": rebuild_on_new_logs,
     "optimize": optimize_suite,
     "transfer": transfer_study,
@@ -44,14 +42,21 @@ FLOWS: Mapping[str, Flow[..., Any]] = {
 """Flows that a settings file may name."""
 
 
-def deployment(item: Deployment) -> RunnerDeployment:
-    """Prefect's form of ``item``; the flow is found by its module path, so nothing is defined twice."""
-    made: RunnerDeployment = FLOWS[item.flow].to_deployment(  # type: ignore[assignment]
-        name=item.name,
-        parameters=dict(item.parameters),
-        cron=item.cron or None,
-        interval=timedelta(seconds=item.every_s) if item.every_s else None,
-        tags=["htam", *item.tags],
+def deployment(
+    name: str, flow: str, parameters: dict[str, Any], cron: str = "", every_s: float = 0.0
+) -> RunnerDeployment:
+    """A deployment whose flow is found by its module path, so nothing is defined twice.
+
+    Args:
+        flow: key of :data:`FLOWS`.
+        cron: five fields, in UTC; ``every_s``: seconds between runs. Both empty: on demand only.
+    """
+    made: RunnerDeployment = FLOWS[flow].to_deployment(  # type: ignore[assignment]
+        name=name,
+        parameters=parameters,
+        cron=cron or None,
+        interval=timedelta(seconds=every_s) if every_s else None,
+        tags=["htam", flow],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     return made
@@ -76,12 +81,12 @@ def main() -> None:
     """Serve until SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
     order = json.load(sys.stdin)
-    items = [Deployment(**item) for item in order["items"]]
-    jobs = [item.name for item in items]
+    jobs = [item["name"] for item in order["items"]]
     if order["alone"]:
         settle_lost(jobs)
     install([Notification(**item) for item in order["notifications"]], jobs)
-    prefect.serve(*map(deployment, items), limit=order["parallel"], print_starting_message=False)
+    served = [deployment(**item) for item in order["items"]]
+    prefect.serve(*served, limit=order["parallel"], print_starting_message=False)
 
 
 if __name__ == "__main__":

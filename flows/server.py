@@ -1,19 +1,23 @@
-"""Prefect servers that end with the process that started them: one on loopback for schedules, and the embedded one."""
+"""Prefect's processes that end with the one that started them: a server for schedules, the embedded one, a runner."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artifacts.errors import UnavailableError
+from flows.notifications import Notification
 from flows.supervised import supervised, supervised_command
 
 if TYPE_CHECKING:
@@ -96,3 +100,37 @@ def _wait(process: subprocess.Popen[Any], url: str, home: Path) -> None:
             return
         time.sleep(0.2)
     raise UnavailableError("the Prefect server did not start", f"see {home / 'server.log'}")
+
+
+def cron_problem(cron: str) -> str:
+    """Why ``cron`` is no schedule; empty when it is one, or none is given."""
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        _ = cron and CronSchedule(cron=cron)
+    except ValueError:
+        return f"cron {cron!r} is no schedule; five fields such as '0 3 * * *'"
+    return ""
+
+
+def serve(
+    items: Sequence[Mapping[str, Any]], *, parallel: int, alone: bool, notifications: Sequence[Notification] = ()
+) -> None:
+    """Serve deployments until interrupted, from a process of their own, which this one can end at any moment.
+
+    Prefect ends its runner in order only while its server answers, and asks it with patience: a request may take a
+    minute. Here it has a few seconds, then it is killed with all that it runs.
+
+    Args:
+        items: arguments of :func:`flows.deployments.deployment`.
+        parallel: flow runs at a time.
+        alone: nobody else serves these deployments, so that what looks unfinished at the start was lost.
+
+    Raises:
+        UnavailableError: serving ended by itself; why is on standard error.
+    """
+    order = {"items": items, "parallel": parallel, "alone": alone, "notifications": [*map(asdict, notifications)]}
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "text": True}
+    with supervised("flows.deployments", [], stop_s=STOP_S, stop=signal.SIGINT, **options) as process:
+        process.communicate(json.dumps(order))
+    raise UnavailableError(f"serving ended with exit code {process.returncode}", "see the lines above")

@@ -36,7 +36,22 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildJob:
+class _Scheduled:
+    """What every job says; with neither ``cron`` nor ``every_s`` it runs on demand."""
+
+    name: str
+    cron: str = ""
+    every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cron and self.every_s:
+            raise ValueError(f"job {self.name!r} has both cron and every_s")
+        if self.every_s < 0:
+            raise ValueError(f"job {self.name!r}: every_s must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildJob(_Scheduled):
     """Rebuild one memory when its folders hold new logs.
 
     Attributes:
@@ -45,11 +60,9 @@ class RebuildJob:
         runner, workers, address: as in :class:`flows.engine.EngineSettings`.
     """
 
-    name: str
+    flow = "rebuild"
     logs: tuple[str, ...]
     store: str
-    cron: str = ""
-    every_s: float = 0.0
     tag: str = "latest"
     model: str = "all-MiniLM-L6-v2"
     runner: str = "threads"
@@ -58,7 +71,7 @@ class RebuildJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeJob:
+class OptimizeJob(_Scheduled):
     """Tune a suite of tasks, one run a task below ``runs``.
 
     Attributes:
@@ -67,24 +80,25 @@ class OptimizeJob:
         timeout_s: after which a task's process is ended; two more tries resume where it stopped.
     """
 
-    name: str
+    flow = "optimize"
     tasks: tuple[str, ...]
     runs: str
     options: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
-    cron: str = ""
-    every_s: float = 0.0
     timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _Scheduled.__post_init__(self)
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise ValueError(f"job {self.name!r}: timeout_s must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferJob:
+class TransferJob(_Scheduled):
     """Run a study whenever it is asked for, or on a schedule."""
 
-    name: str
+    flow = "transfer"
     study: str
-    cron: str = ""
-    every_s: float = 0.0
 
 
 Job = RebuildJob | OptimizeJob | TransferJob
@@ -110,14 +124,6 @@ class TeamSettings:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"two jobs are called {repeated[0]!r}")
-        for job in self.jobs:
-            if job.cron and job.every_s:
-                raise ValueError(f"job {job.name!r} has both cron and every_s")
-            if job.every_s < 0:
-                raise ValueError(f"job {job.name!r}: every_s must not be negative")
-        for suite in self.optimize:
-            if suite.timeout_s is not None and suite.timeout_s <= 0:
-                raise ValueError(f"job {suite.name!r}: timeout_s must be positive")
 
 
 def read_settings(path: Path) -> TeamSettings:
@@ -133,18 +139,16 @@ def read_settings(path: Path) -> TeamSettings:
         raise BadInputError(f"{path}: {problem.what}", problem.fix) from problem
 
 
-def parameters_of(job: Job, work: str) -> tuple[str, dict[str, Any]]:
-    """Name of the flow that does ``job``, and its parameters."""
+def deployment(job: Job, work: str) -> dict[str, Any]:
+    """The job as :func:`flows.deployments.deployment` takes it."""
+    parameters: dict[str, Any]
     if isinstance(job, RebuildJob):
         engine = {"runner": job.runner, "workers": job.workers, "address": job.address}
-        named = {"logs": list(job.logs), "store": job.store, "name": job.name, "tag": job.tag, "model": job.model}
-        return "rebuild", named | {"work": work, "engine": engine}
-    if isinstance(job, TransferJob):
-        return "transfer", {"study": job.study}
-    return "optimize", {
-        "tasks": list(job.tasks),
-        "runs": job.runs,
-        "options": dict(job.options),
-        "devices": list(job.devices),
-        "timeout_s": job.timeout_s,
-    }
+        parameters = {"logs": list(job.logs), "store": job.store, "name": job.name, "tag": job.tag, "model": job.model}
+        parameters |= {"work": work, "engine": engine}
+    elif isinstance(job, OptimizeJob):
+        parameters = {"tasks": list(job.tasks), "runs": job.runs, "options": dict(job.options)}
+        parameters |= {"devices": list(job.devices), "timeout_s": job.timeout_s}
+    else:
+        parameters = {"study": job.study}
+    return {"name": job.name, "flow": job.flow, "parameters": parameters, "cron": job.cron, "every_s": job.every_s}

@@ -147,12 +147,11 @@ def test_what_a_service_that_was_killed_left_running_is_set_to_crashed() -> None
     from prefect.states import Running
 
     from flows.deployments import deployment, settle_lost
-    from flows.serving import Deployment
 
     with get_client(sync_client=True) as client:
         runs = {}
         for name in ("ours", "another"):
-            known = deployment(Deployment(name=name, flow="transfer", parameters={"study": "s.toml"})).apply()
+            known = deployment(name, "transfer", {"study": "s.toml"}).apply()
             runs[name] = client.create_flow_run_from_deployment(known, state=Running()).id  # type: ignore[arg-type]
         assert settle_lost(["ours"]) == 1
         states = {name: client.read_flow_run(run).state for name, run in runs.items()}

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import BadInputError
-from pipeline.serving import checked, deployments, when
-from pipeline.settings import read_settings
+from pipeline.commands.serve import checked, lines, when
+from pipeline.settings import deployment, read_settings
 
 ROOT = Path(__file__).parents[2]
 TASK = ROOT / "examples/tasks/cpu/row_softmax.py"
@@ -93,9 +93,9 @@ def test_the_shipped_settings_describe_deployments_with_schedules(monkeypatch: p
         ("team", "cron 0 3 * * * UTC"),
         ("cpu-operators", "on demand"),
     ]
-    named = {item.name: item for item in deployments(settings)}
-    assert named["team"].flow == "rebuild"
-    assert named["cpu-operators"].parameters["options"]["budget-calls"] == "200"
+    named = {job.name: deployment(job, ".htam") for job in settings.jobs}
+    assert named["team"]["flow"] == "rebuild"
+    assert named["cpu-operators"]["parameters"]["options"]["budget-calls"] == "200"
 
 
 def test_the_shipped_settings_can_be_served_once_there_is_a_folder_of_runs(
@@ -104,7 +104,7 @@ def test_the_shipped_settings_can_be_served_once_there_is_a_folder_of_runs(
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     Path("examples").symlink_to(ROOT / "examples")
-    assert len(list(checked(Path("examples/team/team.toml")).lines())) == 2
+    assert len(list(lines(checked(Path("examples/team/team.toml"))))) == 2
 
 
 def test_a_host_without_gpus_may_serve_jobs_that_a_cluster_evaluates(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_host_without_gpus_may_serve_jobs_that_a_cluster_evaluates(tmp_path: P
         tmp_path,
         f"{FEEDBACK}\noptions.backend = 'cuda'\n{way}",
     )
-    assert [job.name for job in checked(path).settings.jobs] == ["a"]
+    assert [job.name for job in checked(path).jobs] == ["a"]
 
 
 def test_a_time_limit_reaches_the_flow(tmp_path: Path) -> None:
     text = f"{FILES}\ntimeout_s = 3600"
-    (suite,) = deployments(read_settings(written(tmp_path, text)))
-    assert suite.parameters["timeout_s"] == 3600.0
+    (suite,) = read_settings(written(tmp_path, text)).jobs
+    assert deployment(suite, "")["parameters"]["timeout_s"] == 3600.0
 
 
 def test_the_settings_of_a_rebuild_reach_its_flow(tmp_path: Path) -> None:
     text = "[[rebuild]]\nname = 'a'\nlogs = ['x']\nstore = 's'\nmodel = 'hashing'"
-    (rebuild,) = deployments(read_settings(written(tmp_path, text)))
-    assert rebuild.parameters["model"] == "hashing"
+    (rebuild,) = read_settings(written(tmp_path, text)).jobs
+    assert deployment(rebuild, "")["parameters"]["model"] == "hashing"

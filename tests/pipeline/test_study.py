@@ -15,8 +15,8 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.store import MemoryStore
 from artifacts.run_events import TaskFinished
 from builder.validate.transfer import Part, restricted, transfer
+from pipeline.commands.serve import problems
 from pipeline.report import page
-from pipeline.serving import problems
 from pipeline.settings import read_settings
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Study, StudyMemory, StudyTarget, cells, read_study
