@@ -108,7 +108,7 @@ def test_a_walk_that_is_not_true_is_found() -> None:
     moved = [*stops[:3], Stop(stops[3].path, "no_such_function"), *stops[4:]]
     assert problems(moved)[0] == f"{moved[3]} does not exist"
     assert problems([stops[0], stops[-1]]) == [f"{stops[-1]} is not called from what comes before it"]
-    stray = Stop("pipeline/doctor.py", "examine", message=True)
+    stray = Stop("pipeline/commands/doctor.py", "examine", message=True)
     assert problems([stops[0], stray]) == [f"{stray} shares no message with what comes before it"]
 
 
