@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("pipeline", "flows", "builder", "optimizer", "artifacts")
 DEMO_READS = """
-import json, pipeline.demo as demo
+import json, pipeline.commands.demo as demo
 from artifacts.memory.shipped import CARD, SHIPPED, load_memory
 words = [word.removeprefix("replay:") for part in demo.parts(demo.Path("home")) for word in part.words]
 reads = [word for word in words if word.startswith(str(demo.EXAMPLES))]

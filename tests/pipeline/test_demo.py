@@ -7,7 +7,7 @@ import pytest
 
 from artifacts.memory.shipped import SHIPPED, load_memory
 from pipeline.cli import cli
-from pipeline.demo import Part, from_memory, parts
+from pipeline.commands.demo import Part, from_memory, parts
 
 PARTS = list(parts(Path("home")))
 
