@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
+from artifacts.candidate import Language
 from artifacts.codec import encode
 from artifacts.errors import BadInputError
+from artifacts.features.extract import detect_language
+from artifacts.features.techniques import ABOUT, Technique, techniques
+from artifacts.measurement import Bottleneck
+from artifacts.memory.edges import moves_from
 from artifacts.memory.htg import Memory
-from artifacts.memory.records import Effect, Strategy, Transition
+from artifacts.memory.records import Direction, Edge, Effect, Strategy, Transition
 from artifacts.memory.shipped import CARD, contents, is_shipped
 from artifacts.memory.store import MemoryStore, MemoryVersion
+from artifacts.task import operator_family
+from artifacts.trajectory import State
 from optimizer.prompting.text import clean
 from pipeline.report.memory_view import NO_KERNEL, KernelRow, kernel_rows, ratio
 from pipeline.voice import counted
@@ -65,24 +74,33 @@ def shown(memory: Memory, item: str | None, as_json: bool) -> str:
         BadInputError: nothing, or more than one thing, is called ``item``.
     """
     if item is None:
-        return _memory_json(memory) if as_json else _memory_lines(memory)
+        parts = {"directions": memory.directions, "strategies": memory.strategies}
+        body = {"reference": memory.reference, "manifest": memory.manifest, **parts}
+        return json.dumps(encode(body), indent=1) if as_json else _memory_lines(memory)
     strategy = _strategy(memory, item)
     if strategy is not None:
         rows = list(memory.rows_of(strategy_id=strategy.strategy_id))
-        return _dump(strategy, rows) if as_json else _strategy_lines(strategy, rows)
+        body = {**encode(strategy), "transitions": encode(rows)}
+        return json.dumps(body, indent=1) if as_json else _strategy_lines(strategy, rows)
     direction = next((d for d in memory.directions if item in (d.direction_id, d.name)), None)
     if direction is None:
         raise BadInputError(f"{memory.reference} holds no direction or strategy {item!r}", "see htam memory show")
     if as_json:
-        return json.dumps(
-            encode(direction) | {"strategies": encode(memory.strategies_of(direction.direction_id))}, indent=1
-        )
-    lines = [f"{direction.name} ({direction.direction_id}): {effect(direction.effect)}", direction.description, ""]
-    lines += [
-        f"  {s.strategy_id}  {effect(s.effect)}  {s.name}"
-        for s in _sorted(memory.strategies_of(direction.direction_id))
+        body = {**encode(direction), "strategies": encode(memory.strategies_of(direction.direction_id))}
+        return json.dumps(body, indent=1)
+    head, *strategies = _direction_lines(memory, direction)
+    return "\n".join([head, direction.description, "", *strategies])
+
+
+def _direction_lines(memory: Memory, direction: Direction) -> list[str]:
+    strategies = memory.strategies_of(direction.direction_id)
+    return [
+        f"{direction.name} ({direction.direction_id}): {effect(direction.effect)}",
+        *(
+            f"  {item.strategy_id}  {effect(item.effect)}  {item.name}"
+            for item in sorted(strategies, key=lambda item: (-item.effect.n, item.strategy_id))
+        ),
     ]
-    return "\n".join(lines)
 
 
 def _strategy(memory: Memory, item: str) -> Strategy | None:
@@ -91,13 +109,6 @@ def _strategy(memory: Memory, item: str) -> Strategy | None:
     if len(found) > 1:
         raise BadInputError(f"{len(found)} strategies are called {item!r}", f"use an id such as {found[0].strategy_id}")
     return found[0] if found else None
-
-
-def _memory_json(memory: Memory) -> str:
-    body = {"reference": memory.reference, "manifest": encode(memory.manifest)}
-    return json.dumps(
-        body | {"directions": encode(memory.directions), "strategies": encode(memory.strategies)}, indent=1
-    )
 
 
 def _memory_lines(memory: Memory) -> str:
@@ -116,22 +127,12 @@ def _memory_lines(memory: Memory) -> str:
     held = pc.sum(pc.not_equal(memory.table["kernel"], "")).as_py() or 0
     lines += [f"{counted(held, 'kernel')} to learn from: htam memory kernels {memory.reference}"] if held else []
     for direction in sorted(memory.directions, key=lambda item: -item.effect.n):
-        lines.append(f"\n{direction.name} ({direction.direction_id}): {effect(direction.effect)}")
-        strategies = _sorted(memory.strategies_of(direction.direction_id))
-        lines += [f"  {item.strategy_id}  {effect(item.effect)}  {item.name}" for item in strategies[:12]]
+        head, *strategies = _direction_lines(memory, direction)
+        lines += ["", head, *strategies[:12]]
         if len(strategies) > 12:
-            lines.append(
-                f"  … {len(strategies) - 12} more: htam memory show {memory.reference} {direction.direction_id}"
-            )
+            place = f"htam memory show {memory.reference} {direction.direction_id}"
+            lines.append(f"  … {len(strategies) - 12} more: {place}")
     return "\n".join(lines)
-
-
-def _sorted(strategies: tuple[Strategy, ...]) -> list[Strategy]:
-    return sorted(strategies, key=lambda item: (-item.effect.n, item.strategy_id))
-
-
-def _dump(strategy: Strategy, rows: list[Transition]) -> str:
-    return json.dumps(encode(strategy) | {"transitions": [encode(row) for row in rows]}, indent=1)
 
 
 def _strategy_lines(strategy: Strategy, rows: list[Transition]) -> str:
@@ -158,8 +159,11 @@ def effect(value: Effect) -> str:
     tries = f"{value.n} timed, {value.failures} failed"
     if not value.known:
         return f"{tries}: too few tasks ({value.tasks}) for an effect"
-    interval = f"{ratio(value.low):.2f}–{ratio(value.high):.2f}"
-    return f"{ratio(value.mean):.2f}× ({interval}) over {value.tasks} tasks, {tries}"
+    return f"{_factor(value)} over {value.tasks} tasks, {tries}"
+
+
+def _factor(value: Effect) -> str:
+    return f"{ratio(value.mean):.2f}× ({ratio(value.low):.2f}–{ratio(value.high):.2f})"
 
 
 SHOWN = 12
@@ -193,3 +197,52 @@ def _source(memory: Memory, rows: list[KernelRow], sha256: str) -> str:
         problem = f"{len(found)} kernels of {memory.reference} have a hash that begins with {sha256!r}"
         raise BadInputError(problem, f"htam memory kernels {memory.reference} lists them")
     return clean(next(iter(found.values())))
+
+
+def moves(memory: Memory, file: Path, device: str, bound: str, as_json: bool) -> str:
+    """Moves that apply to the kernel in ``file``, the surest gain first.
+
+    Raises:
+        BadInputError: ``bound`` is no bottleneck, or the memory has nothing of ``device``.
+    """
+    source = file.read_text("utf-8", "replace")
+    held = techniques(source)
+    known = sorted({edge.arch for edge in memory.edges} - {""})
+    if device and device not in known:
+        raise BadInputError(
+            f"{memory.reference} has no moves on {device!r}", f"it has some on {', '.join(known) or 'none'}"
+        )
+    if bound not in ("", *Bottleneck):
+        raise BadInputError(f"no bound is called {bound!r}", f"one of: {', '.join(Bottleneck)}")
+    state = State(
+        family=operator_family(file.stem, source),
+        arch=device or (known[0] if len(known) == 1 else ""),
+        language=detect_language(source) if held else Language.TORCH,
+        bottleneck=Bottleneck(bound) if bound else Bottleneck.UNKNOWN,
+    )
+    found = moves_from(memory.edges, held, state)
+    if as_json:
+        return json.dumps({"techniques": sorted(held), "family": state.family, "moves": encode(found)}, indent=1)
+    return "\n".join(_move_lines(memory, held, state, found))
+
+
+def _move_lines(memory: Memory, held: frozenset[Technique], state: State, found: Sequence[Edge]) -> list[str]:
+    has = ", ".join(sorted(held)) or "no technique that the program knows"
+    lines = [f"{state.family} kernel with {has}"]
+    sure = [edge for edge in found if edge.effect.known]
+    if not sure:
+        return [*lines, f"{memory.reference} has no record of a move from here on three operators or more"]
+    lines += [line for edge in sure for line in _move(edge)]
+    rest = [edge.move for edge in found if not edge.effect.known]
+    return [*lines, f"tried, too few timings to tell: {', '.join(rest)}"] if rest else lines
+
+
+def _move(edge: Edge) -> list[str]:
+    where = ", ".join(text for text in (edge.arch or "any device", edge.bound, edge.family) if text)
+    figures = f"{_factor(edge.effect)}, {edge.effect.tasks} operators"
+    failed = f"; failed: {', '.join(edge.failures)}" if edge.failures else ""
+    return [
+        f"{edge.move:<20} from {edge.rung}: {figures}, {edge.attempts} tries [{where}]{failed}",
+        *([f"    {ABOUT[Technique(edge.move[1:])].instruction}"] if edge.move.startswith("+") else []),
+        *(f"    cure: {cure}" for cure in edge.cures),
+    ]

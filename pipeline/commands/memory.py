@@ -150,9 +150,9 @@ def moves(file: Path, reference: str, device: str, bound: str, store: str, as_js
       htam memory moves examples/tasks/cuda/layer_norm.py --memory demo --json
     """
     from artifacts.memory.shipped import load_memory
-    from pipeline.moves import listed
+    from pipeline import memory_text
 
-    click.echo(listed(load_memory(store, reference), file, device, bound, as_json))
+    click.echo(memory_text.moves(load_memory(store, reference), file, device, bound, as_json))
 
 
 @command.command(name="lineage", short_help="Walk an expert kernel backwards and log what each idea is worth.")

@@ -11,7 +11,7 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import Manifest
 from artifacts.memory.records import Edge, Effect
 from artifacts.memory.schemas import TRANSITIONS
-from pipeline.moves import listed
+from pipeline.memory_text import moves
 
 KERNEL = "__global__ void gemm(const float* a, float* c) { float acc[8][8]; }"
 EDGE = Edge(
@@ -40,25 +40,25 @@ def kernel(tmp_path: Path) -> Path:
 
 
 def test_a_move_is_shown_with_its_record(kernel: Path) -> None:
-    text = listed(memory(EDGE), kernel, "sm_90", "", as_json=False)
+    text = moves(memory(EDGE), kernel, "sm_90", "", as_json=False)
     assert "register_tile" in text.splitlines()[0]
     assert "+tensor_mma" in text
     assert "2.00× (1.41–2.83), 5 operators, 10 tries [sm_90]" in text
 
 
 def test_the_same_for_a_program(kernel: Path) -> None:
-    found = json.loads(listed(memory(EDGE), kernel, "sm_90", "", as_json=True))
+    found = json.loads(moves(memory(EDGE), kernel, "sm_90", "", as_json=True))
     assert found["techniques"] == ["register_tile"]
     assert [edge["move"] for edge in found["moves"]] == ["+tensor_mma"]
 
 
 def test_it_says_plainly_where_there_is_no_record(kernel: Path) -> None:
     few = replace(EDGE, effect=replace(EDGE.effect, tasks=2))
-    assert "no record of a move from here" in listed(memory(few), kernel, "sm_90", "", as_json=False)
+    assert "no record of a move from here" in moves(memory(few), kernel, "sm_90", "", as_json=False)
 
 
 def test_a_device_or_bound_that_is_not_known_is_a_mistake(kernel: Path) -> None:
     with pytest.raises(BadInputError, match="no moves on 'sm_70'"):
-        listed(memory(EDGE), kernel, "sm_70", "", as_json=False)
+        moves(memory(EDGE), kernel, "sm_70", "", as_json=False)
     with pytest.raises(BadInputError, match="no bound is called 'speed'"):
-        listed(memory(EDGE), kernel, "sm_90", "speed", as_json=False)
+        moves(memory(EDGE), kernel, "sm_90", "speed", as_json=False)
