@@ -12,10 +12,8 @@ from typing import Any
 
 from prefect import flow, task, unmapped
 from prefect.artifacts import create_table_artifact
-from prefect.futures import PrefectFutureList
 
 from artifacts.candidate import source_hash
-from artifacts.errors import HtamError
 from artifacts.measurement import FASTEST
 from flows.engine import MAPPED, followed
 from flows.pages import write_report
@@ -44,12 +42,15 @@ def optimize_suite(
     entries = suite_entries(tasks, runs)
     lent = Devices(devices or ())
     futures = optimize_task.map(entries, unmapped(options or {}), unmapped(lent), unmapped(timeout_s))
-    results = settled(entries, futures)
-    rows = [_row(result) for result in results]
+    results = list(zip(entries, followed(futures, "tasks", raising=False), strict=True))
+    rows = [_row(entry, result) for entry, result in results]
     create_table_artifact(key="optimize-suite", table=rows, description="Tasks of the suite with their best candidates")
-    made = [result.entry.run for result in results if result.problem is None]
+    made = [entry.run for entry, result in results if not isinstance(result, Exception)]
     write_report.map([[run] for run in made], [f"{run}.html" for run in made]).wait()
-    return [result.checked() for result in results]
+    for _, result in results:
+        if isinstance(result, Exception):
+            raise result
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +60,6 @@ class SuiteEntry:
     task_id: str
     path: str
     run: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteResult:
-    """What became of one entry; ``problem`` is None when its command ended well."""
-
-    entry: SuiteEntry
-    finished: Mapping[str, Any] | None
-    problem: Exception | None
-
-    def checked(self) -> str:
-        """The run directory.
-
-        Raises:
-            HtamError: or whatever else kept the task from being run.
-        """
-        if self.problem is not None:
-            raise self.problem
-        return self.entry.run
 
 
 def suite_entries(tasks: Sequence[str], runs: str) -> list[SuiteEntry]:
@@ -105,43 +87,24 @@ def optimize_task(
 ) -> dict[str, Any]:
     """Run or resume one task in a process of its own; returns where its run stands."""
     with devices.lent() as environment:
-        out = htam(
-            optimize_words(entry, options), Path(f"{entry.run}.log"), environment=environment, timeout_s=timeout_s
-        )
+        words = ["optimize", entry.path, "--run", entry.run, "--json", *option_words(options)]
+        out = htam(words, Path(f"{entry.run}.log"), environment=environment, timeout_s=timeout_s)
     standing: dict[str, Any] = json.loads(out)
     return standing
 
 
-def optimize_words(entry: SuiteEntry, options: Mapping[str, str]) -> list[str]:
-    """What is typed after ``htam`` for one task."""
-    return ["optimize", entry.path, "--run", entry.run, "--json", *option_words(options)]
-
-
-def settled(entries: Sequence[SuiteEntry], futures: PrefectFutureList[dict[str, Any]]) -> list[SuiteResult]:
-    """Wait for all; one failing task stops no other."""
-    results = []
-    for entry, value in zip(entries, followed(futures, "tasks", raising=False), strict=True):
-        problem = value if isinstance(value, Exception) else None
-        results.append(SuiteResult(entry=entry, finished=None if problem else _finished(value), problem=problem))
-    return results
-
-
-def _finished(standing: Any) -> Mapping[str, Any]:
-    if not isinstance(standing, Mapping):
-        raise HtamError(f"htam optimize answered {standing!r}", "report this as a bug")
-    return next(iter(standing["finished"]), {})
-
-
-def _row(result: SuiteResult) -> dict[str, Any]:
-    finished: Mapping[str, Any] = result.finished or {}
+def _row(entry: SuiteEntry, result: Mapping[str, Any] | Exception) -> dict[str, Any]:
+    """What became of one task: the answer of its command, or why there is none."""
+    problem = str(result) if isinstance(result, Exception) else ""
+    finished: Mapping[str, Any] = {} if isinstance(result, Exception) else next(iter(result["finished"]), {})
     speedups = finished.get("speedups") or {}
     return {
-        "task": result.entry.task_id,
-        "run": result.entry.run,
+        "task": entry.task_id,
+        "run": entry.run,
         "steps": finished.get("steps", ""),
         "vs fastest baseline": f"{speedups[FASTEST]:.2f}" if FASTEST in speedups else "",
         "doubt": ", ".join(sorted({doubt["kind"] for doubt in finished.get("doubts", ())})),
-        "result": str(result.problem) if result.problem else finished.get("reason", "not finished"),
+        "result": problem or finished.get("reason", "not finished"),
     }
 
 

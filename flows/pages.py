@@ -1,4 +1,4 @@
-"""What flows leave on Prefect's own pages: tables, links and messages."""
+"""Reports of flows, as links on Prefect's own pages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact
 
-from artifacts.codec import encode
 from artifacts.errors import HtamError
-from artifacts.memory.manifest import RankingQuality
 from flows.engine import STAGE, log
 from flows.supervised import htam
 
@@ -24,16 +22,9 @@ def write_report(words: Sequence[str], page: str) -> None:
     except (HtamError, OSError) as problem:
         log.warning("no report: %s", problem)
     else:
-        create_link_artifact(key="report", link=path.absolute().as_uri(), link_text=path.name)
+        link_report(path)
 
 
-def quality_table(reference: str, quality: Sequence[RankingQuality]) -> None:
-    """Replay figures of a published memory."""
-    rows = [encode(item) for item in quality]
-    create_table_artifact(key="memory-quality", table=rows, description=f"Replay figures of {reference}")
-
-
-def message(key: str, text: str) -> None:
-    """One paragraph, also logged."""
-    log.info(text)
-    create_markdown_artifact(key=key, markdown=text)
+def link_report(path: Path) -> None:
+    """A link to a page on the page of the run."""
+    create_link_artifact(key="report", link=path.absolute().as_uri(), link_text=path.name)

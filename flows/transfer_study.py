@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from prefect import flow, task
-from prefect.artifacts import create_link_artifact
 
 from flows.engine import MAPPED
+from flows.pages import link_report
 from flows.supervised import htam
 
 
@@ -15,7 +15,7 @@ from flows.supervised import htam
 def transfer_study(study: str) -> str:
     """Run or resume the study in the file ``study`` and return the path of its page."""
     page = run_study(study)
-    create_link_artifact(key="report", link=Path(page).absolute().as_uri(), link_text=Path(page).name)
+    link_report(Path(page))
     return page
 
 

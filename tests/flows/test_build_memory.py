@@ -104,7 +104,7 @@ def test_a_new_run_becomes_a_new_version(runs: Path, tmp_path: Path, add_run: Ca
 def test_a_version_with_worse_replay_is_kept_and_not_promoted(
     runs: Path, tmp_path: Path, add_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import rebuild as steps
+    from flows import build_memory as steps
 
     def worse(*_: object) -> bool:
         raise HtamError("it ranks directions worse")
