@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,11 +14,12 @@ import click
 
 from artifacts.candidate import Language, source_hash
 from artifacts.device import device_spec
-from artifacts.errors import BadInputError, UnavailableError
+from artifacts.errors import BadInputError
 from artifacts.memory.shipped import SHIPPED, is_shipped, load_memory, steps_on
 from artifacts.memory.store import LATEST
 from artifacts.runlog import RunLog
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
+from optimizer.evaluation.worker.devices import devices_of
 from optimizer.run.manifest import LANGUAGES, LlmSpec, RunManifest, Selection, cluster_address, read_manifest
 from optimizer.run.opening import take_steps, task_entry
 from optimizer.search.settings import SearchSettings
@@ -208,17 +207,4 @@ def _device(options: Mapping[str, Any], known: RunManifest | None) -> str:
             return cluster.device_name(options["backend"])
     if options["evaluator"] == "files":
         raise BadInputError("measurements come from elsewhere and the device is not named", "give --device, e.g. h200")
-    return _gpu_name()
-
-
-def _gpu_name() -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is not None:
-        command = [tool, "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        names = found.stdout.strip().splitlines()
-        if found.returncode == 0 and names:
-            return names[0].strip()
-    raise UnavailableError(
-        "no GPU was found for --backend cuda", "use --backend cpu, or --evaluator files and measure on another host"
-    )
+    return devices_of(options["backend"])[0].name
