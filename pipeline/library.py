@@ -7,7 +7,6 @@ of the commands of the same names.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,17 @@ from artifacts.memory.shipped import SHIPPED, load_memory
 from artifacts.run_events import TaskFinished
 from artifacts.trajectory import State
 from optimizer.arms import ArmContext, make_arm
-from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
+from optimizer.evaluation.job import EvaluationSettings
 from optimizer.prompting.context import PromptContexts, Target
 from optimizer.prompting.request import PromptContext
 from optimizer.run.opening import OpenRun, create_run
 from optimizer.run.winners import write_winners
 from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task, load_task
+from pipeline.commands.evaluate import evaluated
+from pipeline.commands.optimize import command
 from pipeline.report.run_view import RunView, read_run
+from pipeline.run_request import wanted_manifest
 
 __all__ = ["RunView", "evaluate", "open_run", "optimize", "read_run", "recall"]
 
@@ -43,24 +45,8 @@ def evaluate(
     Raises:
         HtamError: ``task`` is none, or there is no device of the backend.
     """
-    from optimizer.evaluation.worker.local import LocalEvaluator
-
-    found = load_task(task)
-    job = EvaluationJob(
-        job_id="evaluate",
-        task_id=found.ref.task_id,
-        task_source=found.source,
-        candidate_source=candidate.read_text(encoding="utf-8"),
-        incumbent_source=incumbent.read_text(encoding="utf-8") if incumbent else "",
-        backend=backend,
-        seed=secrets.randbits(48),
-        settings=EvaluationSettings(**settings),
-    )
-    evaluator = LocalEvaluator()
-    try:
-        return next(measurement for _, measurement in evaluator.evaluate([job]))
-    finally:
-        evaluator.close()
+    found, conditions = load_task(task), EvaluationSettings(**settings)
+    return evaluated(found.ref.task_id, found.source, candidate, incumbent, backend, conditions)
 
 
 def recall(task: Path, *, device: str, language: str, memory: str = SHIPPED, store: str = "memories") -> PromptContext:
@@ -110,9 +96,6 @@ def open_run(tasks: Sequence[Task], run: Path, options: Sequence[str]) -> OpenRu
     Raises:
         HtamError: the options do not go together, or the run has others.
     """
-    from pipeline.commands.optimize import command
-    from pipeline.run_request import wanted_manifest
-
     paths = [task.path for task in tasks]
     read = command.make_context("htam optimize", [*paths, "--run", str(run), *options]).params
     log = create_run(run, wanted_manifest(run, tasks, read), tasks)

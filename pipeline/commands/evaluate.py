@@ -14,8 +14,8 @@ from pipeline.precision import evaluation_settings, precision_options
 from pipeline.voice import long_command
 
 if TYPE_CHECKING:
-    from artifacts.measurement import Measurement
-    from optimizer.evaluation.job import EvaluationJob
+    from artifacts.measurement import Measurement, Timing
+    from optimizer.evaluation.job import EvaluationSettings
 
 
 @click.command(name="evaluate")
@@ -52,14 +52,33 @@ def command(
     Examples:
       htam evaluate examples/tasks/cpu/layer_norm.py my_kernel.py
     """
+    settings = evaluation_settings(precision, dtype, baselines, seeds=seeds, run_timeout_s=timeout, profile=profile)
+    measurement = evaluated(task.stem, _task_source(task), candidate, incumbent, backend, settings)
+    _show(measurement, as_json)
+    if measurement.timing is None:
+        click.get_current_context().exit(2)
+
+
+def evaluated(
+    task_id: str, task: str, candidate: Path, incumbent: Path | None, backend: str, settings: EvaluationSettings
+) -> Measurement:
+    """The verdict on one candidate.
+
+    Args:
+        task: its source; ``candidate`` and ``incumbent`` are files.
+
+    Raises:
+        BadInputError: a file is missing or no text.
+        UnavailableError: there is no device of the backend.
+    """
     from optimizer.evaluation.job import EvaluationJob
     from optimizer.evaluation.worker.devices import devices_of
+    from optimizer.evaluation.worker.local import LocalEvaluator
 
-    settings = evaluation_settings(precision, dtype, baselines, seeds=seeds, run_timeout_s=timeout, profile=profile)
     job = EvaluationJob(
         job_id="evaluate",
-        task_id=task.stem,
-        task_source=_task_source(task),
+        task_id=task_id,
+        task_source=task,
         candidate_source=_read(candidate, "candidate"),
         incumbent_source=_read(incumbent, "incumbent") if incumbent else "",
         backend=backend,
@@ -67,10 +86,11 @@ def command(
         settings=settings,
     )
     devices_of(backend)
-    measurement = _measure(job)
-    _show(measurement, as_json)
-    if measurement.timing is None:
-        click.get_current_context().exit(2)
+    evaluator = LocalEvaluator()
+    try:
+        return next(measurement for _, measurement in evaluator.evaluate([job]))
+    finally:
+        evaluator.close()
 
 
 def _task_source(path: Path) -> str:
@@ -88,16 +108,6 @@ def _read(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
         raise BadInputError(f"{what} file {path} is not UTF-8 text", "give a Python source file") from problem
-
-
-def _measure(job: EvaluationJob) -> Measurement:
-    from optimizer.evaluation.worker.local import LocalEvaluator
-
-    evaluator = LocalEvaluator()
-    try:
-        return next(measurement for _, measurement in evaluator.evaluate([job]))
-    finally:
-        evaluator.close()
 
 
 def _show(measurement: Measurement, as_json: bool) -> None:
@@ -136,8 +146,5 @@ def _show_baselines(measurement: Measurement) -> None:
         click.echo(f"{name} {_microseconds(measurement.baselines[name])}{speedup}{mark}")
 
 
-def _microseconds(timing: object) -> str:
-    from artifacts.measurement import Timing
-
-    assert isinstance(timing, Timing)
+def _microseconds(timing: Timing) -> str:
     return f"{timing.median_us:.1f} µs ({timing.low_us:.1f} to {timing.high_us:.1f})"
