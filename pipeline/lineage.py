@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from importlib.metadata import version as version_of
+from dataclasses import replace
 from pathlib import Path
 
-from artifacts.candidate import source_hash
 from artifacts.device import device_spec
 from artifacts.errors import BadInputError
 from artifacts.features.extract import detect_language
@@ -16,14 +15,13 @@ from optimizer.evaluation.worker.devices import devices_of
 from optimizer.evaluation.worker.local import LocalEvaluator
 from optimizer.lineage import Version, Walk, write_lineage
 from optimizer.llm.budget import Budget
-from optimizer.llm.cassette import Cassette
 from optimizer.prompting.request import LANGUAGES, PromptSettings
-from optimizer.run.manifest import LlmSpec, RunManifest, Selection
-from optimizer.run.opening import create_run, in_words, task_entry
+from optimizer.run.opening import create_run, in_words
 from optimizer.run.resources import Resources, make_client
-from optimizer.search.settings import SearchSettings
 from optimizer.tasks import load_task
+from pipeline.commands import optimize
 from pipeline.report.charts import microseconds
+from pipeline.run_request import wanted_manifest
 
 
 def walk_back(
@@ -45,32 +43,17 @@ def walk_back(
     if language not in LANGUAGES:
         raise BadInputError(f"{kernel} holds no kernel of its own", "give one in CUDA, Triton or C++")
     device = device_spec(devices_of(backend)[0].name)
-    spec = LlmSpec.parse(llm)
-    model = Cassette(Path(spec.name)).entries[0].model if spec.kind == "replay" else spec.name
-    manifest = RunManifest(
-        run_id=run.resolve().name,
-        arm="lineage",
-        llm=llm,
-        model=model,
-        evaluator="local",
-        backend=backend,
-        device=device.name,
-        language=language,
-        memory="",
-        store="",
-        seed=secrets.randbits(48),
-        evaluation=evaluation or EvaluationSettings(),
-        tasks=(task_entry(loaded, source_hash(loaded.source)),),
-        search=SearchSettings(steps=most),
-        selection=Selection(),
-        code_version=version_of("htam-kernels"),
-    )
+    words = ["--llm", llm, "--arm", "feedback", "--backend", backend, "--device", device.name, "--steps", str(most)]
+    words += ["--language", language.value, "--seed", str(secrets.randbits(48)), "--run", str(run)]
+    options = optimize.command.make_context("htam memory lineage", [str(task), *words]).params
+    manifest = replace(wanted_manifest(run, (loaded,), options), arm="lineage")
+    manifest = manifest if evaluation is None else replace(manifest, evaluation=evaluation)
     client = make_client(manifest, run, Budget(Resources().limits), Resources())
     if client is None:
         raise BadInputError(
             "a walk backwards asks one thing after the other", "use --llm command:WORDS or openai:MODEL"
         )
-    prompt = PromptSettings(model=model, language=language, device=in_words(device))
+    prompt = PromptSettings(model=manifest.model, language=language, device=in_words(device))
     evaluator = LocalEvaluator()
     walk = Walk(loaded, client, evaluator, prompt, backend, manifest.seed, manifest.evaluation)
 
