@@ -148,14 +148,20 @@ def retime(options: argparse.Namespace) -> None:
     Not in turns: three winners would make three pairs, whose ratios need not agree.
     """
     sessions = json.loads((options.study / "plan.json").read_text())["sessions"]
+    kept = options.study / "retimed.json"  # a run that was stopped goes on
+    ratios: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
     evaluator = LocalEvaluator()
-    gains: dict[tuple[str, str], float] = {}
     for name, entry in sessions.items():
-        task, source = _winner(options.study, name)
-        found = math.log2(_timed(evaluator, task, source, options.backend).speedup()) if source else 0.0
-        gains[entry["operator"], entry["arm"]] = found
-        print(f"{entry['operator']:<28} {entry['arm']:<10} {2**found:.3f}", flush=True)
+        found = view(options.study, name)
+        if name not in ratios and found is not None and found.status != "not finished":
+            task, source = _winner(options.study, name)
+            ratios[name] = _timed(evaluator, task, source, options.backend).speedup() if source else 1.0
+            kept.write_text(json.dumps(ratios), encoding="utf-8")
+        print(f"{entry['operator']:<28} {entry['arm']:<10} {ratios.get(name, math.nan):.3f}", flush=True)
     evaluator.close()
+    if len(ratios) < len(sessions):
+        raise SystemExit(f"{len(sessions) - len(ratios)} sessions are not finished")
+    gains = {(entry["operator"], entry["arm"]): math.log2(ratios[name]) for name, entry in sessions.items()}
     operators = sorted({operator for operator, _ in gains})
     result: dict[str, Any] = {"operators": {}, "pairs": {}}
     for one, other in PAIRS:

@@ -1,4 +1,5 @@
 import functools
+import gzip
 import json
 import math
 import shutil
@@ -21,14 +22,20 @@ LOGS = Path(__file__).parents[2] / "examples" / "logs"
 FIRST, UNCONFIRMED, MIXED = LOGS / "cpu-first", LOGS / "h200-htam", LOGS / "h200-transfer-feedback"
 
 
+def events_of(run: Path) -> list[dict]:
+    """The events of a run whose log is packed."""
+    return [json.loads(line) for line in gzip.decompress((run / "events.jsonl.gz").read_bytes()).splitlines()]
+
+
 def edited(folder: Path, change: Callable[[dict], None]) -> Path:
     """A copy of a run whose ``task_finished`` payloads went through ``change``."""
     run = folder / "run"
     shutil.copytree(FIRST, run)
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    events = events_of(run)
     for event in events:
         if event["kind"] == "task_finished":
             change(event["payload"])
+    (run / "events.jsonl.gz").unlink()
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return run
 
@@ -142,7 +149,7 @@ def shipped(kind: str) -> list[dict]:
 
 def test_conversations_end_in_right_answers_and_keep_the_log_s_own_prompt_where_memory_put_nothing_into_it(tmp_path):
     rows = exported("sft", tmp_path, FIRST, options=("--license", "mit"))
-    events = [json.loads(line) for line in (FIRST / "events.jsonl").read_text().splitlines()]
+    events = events_of(FIRST)
     answers = {event["payload"]["text"] for event in events if event["kind"] == "answer"}
 
     assert {row["outcome"] for row in rows} == {"correct"}
