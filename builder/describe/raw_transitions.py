@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -79,13 +79,12 @@ LINES_SHOWN = 8
 """Lines of each side of a difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawTransition:
+class RawTransition(NamedTuple):
     """One transition without direction, strategy and history; see :data:`RAW_TRANSITIONS` for the rest."""
 
     transition: Transition
-    added: frozenset[str]
-    removed: frozenset[str]
+    added: str
+    removed: str
     fragment: str
     diff: str
     previous: str
@@ -101,8 +100,7 @@ def raw_transitions(trajectory: Trajectory, described: Iterable[DescribedStep]) 
     for (item, raw), speed in zip(found, speeds, strict=True):
         if speed == fastest > 0.0:
             reference = trajectory.reference if len(trajectory.reference) <= LONGEST_KERNEL else ""
-            shown = replace(raw.transition, kernel=item.step.code, reference=reference)
-            raw = replace(raw, transition=shown)
+            raw = raw._replace(transition=replace(raw.transition, kernel=item.step.code, reference=reference))
             fastest = math.inf  # the first of equals
         yield raw
 
@@ -152,8 +150,8 @@ def _raw(trajectory: Trajectory, item: DescribedStep, parent: Step) -> RawTransi
     )
     return RawTransition(
         transition=transition,
-        added=item.added,
-        removed=item.removed,
+        added=" ".join(sorted(item.added)),
+        removed=" ".join(sorted(item.removed)),
         fragment=added_fragment(parent.code, child.code) if _exemplary(transition) else "",
         diff=_diff(parent, child) if transition.moves and _exemplary(transition) else "",
         previous="" if parent.parent_id is None else f"{trajectory.trajectory_id}/{parent.step_id}",
@@ -198,15 +196,7 @@ def _exemplary(transition: Transition) -> bool:
 
 
 def _row(item: RawTransition) -> dict[str, Any]:
-    return transition_row(item.transition) | {
-        "added": " ".join(sorted(item.added)),
-        "removed": " ".join(sorted(item.removed)),
-        "fragment": item.fragment,
-        "diff": item.diff,
-        "previous": item.previous,
-        "chosen": item.chosen,
-        "error_class": item.error_class,
-    }
+    return transition_row(item.transition) | item._asdict()
 
 
 TASK = ("source", "task_id", "state_arch", "state_language")

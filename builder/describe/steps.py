@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from artifacts.candidate import Language
 from artifacts.device import DeviceSpec, device_spec
-from artifacts.features import FEATURES, code_features, detect_language
-from artifacts.measurement import Bottleneck, Outcome
+from artifacts.features import code_features, detect_language
+from artifacts.measurement import Outcome
 from artifacts.task import TaskRef
 from artifacts.task_bytes import task_bytes
 from artifacts.trajectory import LARGEST_LOG2, State, Step, Trajectory, TrustFlag, time_ratio
@@ -17,74 +19,42 @@ from builder.describe.evidence import bottleneck, error_class, fraction_of_bound
 from builder.describe.plan import intent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A step's place, as it was before the step was made.
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """Where a step stands on its lineage, itself included, and what was tried from it so far.
 
     Attributes:
-        tries: steps already tried on the lineage.
-        stagnation: tries since the lineage last got faster.
-        last_outcome: of the last try on the lineage; None before the first.
-        log2_progress: log2(first correct time of the lineage / parent time).
-        log2_speedup: log2(baseline / parent time); None when unknown.
+        tries: steps tried on the lineage up to this one; ``stagnation``: those since it last got faster.
+        pace: log2(first correct time of the lineage / own time).
+        speedup: log2(baseline / own time); None when unknown.
+        last: outcome of the last step tried from here, its own before the first.
     """
-
-    tries: int
-    stagnation: int
-    last_outcome: Outcome | None
-    log2_progress: float
-    log2_speedup: float | None
-
-
-@dataclass(slots=True)
-class _Node:
-    """What later steps ask of a step already seen; ``pace`` is log2(first correct time / own time)."""
 
     step: Step
     tries: int
     stagnation: int
     pace: float | None
-    children: int = 0
-    last_child: Outcome | None = None
-    speedup: float | None = None
+    speedup: float | None
+    last: Outcome
+
+    def left_by(self, child: Step) -> None:
+        """Count ``child`` as tried from here."""
+        self.tries += 1
+        self.stagnation += 1
+        self.last = child.outcome
 
 
-def places(trajectory: Trajectory) -> tuple[Place, ...]:
-    """One place a step, in the order of the steps; linear in their number."""
-    nodes: dict[str, _Node] = {}
-    result: list[Place] = []
-    for step in trajectory.steps:
-        parent = nodes.get(step.parent_id) if step.parent_id is not None else None
-        result.append(_before(parent))
-        nodes[step.step_id] = _enter(step, parent)
-        if parent is not None:
-            parent.children += 1
-            parent.last_child = step.outcome
-    return tuple(result)
-
-
-def _before(parent: _Node | None) -> Place:
-    if parent is None:
-        return Place(tries=0, stagnation=0, last_outcome=None, log2_progress=0.0, log2_speedup=None)
-    return Place(
-        tries=parent.tries + parent.children,
-        stagnation=parent.stagnation + parent.children,
-        last_outcome=parent.last_child or parent.step.outcome,
-        log2_progress=parent.pace or 0.0,
-        log2_speedup=parent.speedup,
-    )
-
-
-def _enter(step: Step, parent: _Node | None) -> _Node:
+def _reached(step: Step, parent: _Place | None) -> _Place:
+    """The place of a step whose parent does not count it yet."""
     gain = gain_over(parent.step, step) if parent is not None else None
-    pace = _pace(step, parent, gain)
     faster = gain is not None and gain > 0
-    return _Node(
+    return _Place(
         step=step,
-        tries=0 if parent is None else parent.tries + parent.children + 1,
-        stagnation=0 if parent is None or faster else parent.stagnation + parent.children + 1,
-        pace=pace,
+        tries=0 if parent is None else parent.tries + 1,
+        stagnation=0 if parent is None or faster else parent.stagnation + 1,
+        pace=_pace(step, parent, gain),
         speedup=_speedup(step, parent, gain),
+        last=step.outcome,
     )
 
 
@@ -94,7 +64,7 @@ def gain_over(parent: Step, child: Step) -> float | None:
     return None if ratio is None else math.log2(ratio)
 
 
-def _pace(step: Step, parent: _Node | None, gain: float | None) -> float | None:
+def _pace(step: Step, parent: _Place | None, gain: float | None) -> float | None:
     if step.outcome is not Outcome.CORRECT:
         return parent.pace if parent is not None else None
     if parent is None or parent.pace is None:
@@ -102,7 +72,7 @@ def _pace(step: Step, parent: _Node | None, gain: float | None) -> float | None:
     return parent.pace + gain if gain is not None else parent.pace
 
 
-def _speedup(step: Step, parent: _Node | None, gain: float | None) -> float | None:
+def _speedup(step: Step, parent: _Place | None, gain: float | None) -> float | None:
     if step.runtime_us is not None and step.baseline_us is not None:
         return math.log2(step.baseline_us / step.runtime_us)
     if step.outcome is not Outcome.CORRECT:
@@ -113,8 +83,7 @@ def _speedup(step: Step, parent: _Node | None, gain: float | None) -> float | No
     return parent.speedup + gain if parent.speedup is not None and gain is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedStep:
+class DescribedStep(NamedTuple):
     """One step with what the rest of the builder needs to know of it.
 
     Attributes:
@@ -136,71 +105,60 @@ class DescribedStep:
     text: str
     followed: bool | None
     language: Language
-    error_class: str = ""
-
-    def __post_init__(self) -> None:
-        unknown = sorted((self.added | self.removed) - set(FEATURES))
-        if unknown:
-            raise ValueError(f"unknown code feature {unknown[0]!r}")
-        if self.added & self.removed:
-            raise ValueError(f"features both added and removed: {sorted(self.added & self.removed)}")
-        if (self.step.outcome is Outcome.CORRECT) != (not self.error_class):
-            raise ValueError(f"step {self.step.step_id} is {self.step.outcome.value} with error {self.error_class!r}")
-        if not self.text.strip():
-            raise ValueError(f"step {self.step.step_id} has no text")
+    error_class: str
 
 
-def describe(trajectory: Trajectory) -> tuple[DescribedStep, ...]:
+def describe(trajectory: Trajectory) -> Iterator[DescribedStep]:
     """Describe every step of ``trajectory``, in its order; roots are compared with nothing."""
     device = device_spec(trajectory.device)
-    by_id = {step.step_id: step for step in trajectory.steps}
     size = _size(trajectory, device)
-    return tuple(
-        _described(step, by_id.get(step.parent_id or ""), place, trajectory.task, device, size)
-        for step, place in zip(trajectory.steps, places(trajectory), strict=True)
-    )
+    places: dict[str, _Place] = {}
+    for step in trajectory.steps:
+        parent = places.get(step.parent_id or "")
+        yield _described(step, parent, trajectory.task, device, size)
+        places[step.step_id] = _reached(step, parent)
+        if parent is not None:
+            parent.left_by(step)
 
 
-def _described(
-    step: Step, parent: Step | None, place: Place, task: TaskRef, device: DeviceSpec, size: str
-) -> DescribedStep:
-    change = difference(parent.code if parent else "", step.code)
+def _described(step: Step, place: _Place | None, task: TaskRef, device: DeviceSpec, size: str) -> DescribedStep:
+    parent = None if place is None else place.step
+    before = "" if parent is None else parent.code
+    change = difference(before, step.code)
     plan = intent(step.plan)
     kept = followed(plan, change) if plan and parent is not None else None
     if kept is False:
         step = replace(step, flags=step.flags | {TrustFlag.PLAN_NOT_FOLLOWED})
-    language = detect_language(step.code) if step.code.strip() else step.language
-    text = plan if plan and kept is not False else written(change, parent.code if parent else "", step.code)
     return DescribedStep(
         step=step,
         parent=parent,
-        state=step.state or _state(step, parent, place, task, device, size),
+        state=step.state or _state(step, place, task, device, size),
         added=change.added if parent else frozenset(),
         removed=change.removed if parent else frozenset(),
-        text=text,
+        text=plan if plan and kept is not False else written(change, before, step.code),
         followed=kept,
-        language=language,
+        language=detect_language(step.code) if step.code.strip() else step.language,
         error_class=error_class(step.outcome, step.error),
     )
 
 
-def _state(step: Step, parent: Step | None, place: Place, task: TaskRef, device: DeviceSpec, size: str) -> State:
-    language = step.language if parent is None or not parent.code.strip() else detect_language(parent.code)
-    return State(
-        family=task.family,
-        arch=device.arch,
-        language=language,
-        dtype=_dtype(task),
-        size=size,
-        bottleneck=bottleneck(parent.profile) if parent else Bottleneck.UNKNOWN,
-        fraction_of_bound=fraction_of_bound(parent.profile) if parent else None,
-        log2_speedup=None if place.log2_speedup is None else _bounded(place.log2_speedup),
-        log2_progress=_bounded(place.log2_progress),
-        runtime_us=parent.runtime_us if parent else None,
-        last_outcome=place.last_outcome,
+def _state(step: Step, place: _Place | None, task: TaskRef, device: DeviceSpec, size: str) -> State:
+    first = State(family=task.family, arch=device.arch, language=step.language, dtype=_dtype(task), size=size)
+    if place is None:
+        return first
+    parent = place.step
+    return replace(
+        first,
+        language=detect_language(parent.code) if parent.code.strip() else step.language,
+        bottleneck=bottleneck(parent.profile),
+        fraction_of_bound=fraction_of_bound(parent.profile),
+        log2_speedup=None if place.speedup is None else _bounded(place.speedup),
+        log2_progress=_bounded(place.pace or 0.0),
+        runtime_us=parent.runtime_us,
+        last_outcome=place.last,
         step=place.tries,
         stagnation=place.stagnation,
-        features=code_features(parent.code).names if parent else frozenset(),
+        features=code_features(parent.code).names,
     )
 
 

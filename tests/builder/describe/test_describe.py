@@ -27,11 +27,11 @@ MakeTrajectory = Callable[..., Trajectory]
 
 
 def last(make_trajectory: MakeTrajectory, *steps: Step, **kwargs: str) -> DescribedStep:
-    return describe(make_trajectory(*steps, **kwargs))[-1]
+    return [*describe(make_trajectory(*steps, **kwargs))][-1]
 
 
 def test_every_step_is_described_in_order(make_step: Make, make_trajectory: MakeTrajectory) -> None:
-    described = describe(make_trajectory(make_step("0"), make_step("1", "0"), make_step("2", "0")))
+    described = [*describe(make_trajectory(make_step("0"), make_step("1", "0"), make_step("2", "0")))]
     assert [item.step.step_id for item in described] == ["0", "1", "2"]
     assert described[0].parent is None
     assert described[2].parent is not None
@@ -112,13 +112,15 @@ def test_the_state_is_that_of_the_parent(make_step: Make, make_trajectory: MakeT
 
 
 def test_tries_stagnation_and_progress_follow_the_lineage(make_step: Make, make_trajectory: MakeTrajectory) -> None:
-    described = describe(
-        make_trajectory(
-            make_step("0", runtime_us=80.0),
-            make_step("1", "0", runtime_us=40.0),
-            make_step("2", "1", outcome=Outcome.WRONG_RESULT, error="max difference 3"),
-            make_step("3", "1", runtime_us=60.0),
-            make_step("4", "3", runtime_us=10.0),
+    described = list(
+        describe(
+            make_trajectory(
+                make_step("0", runtime_us=80.0),
+                make_step("1", "0", runtime_us=40.0),
+                make_step("2", "1", outcome=Outcome.WRONG_RESULT, error="max difference 3"),
+                make_step("3", "1", runtime_us=60.0),
+                make_step("4", "3", runtime_us=10.0),
+            )
         )
     )
     assert [item.state.step for item in described] == [0, 0, 1, 2, 3]
