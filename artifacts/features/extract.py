@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from artifacts.candidate import Language, syntax_tree
 from artifacts.features.python_facts import PythonFacts, read_text, read_tree
-from artifacts.features.python_rules import torch_features, torch_op_feature, triton_features
+from artifacts.features.python_rules import TORCH_OPS, torch_features, triton_features
 from artifacts.features.structure import read_structure
 from artifacts.features.table import CodeFeatures
 from artifacts.features.tokens import token_features, torch_calls
@@ -38,12 +38,10 @@ class SourceParts:
     Attributes:
         facts: what the Python side calls; empty for a plain C-family file.
         kernels: C-family text, one entry a string literal or file.
-        complete: False when the source looks like Python but does not parse.
     """
 
     facts: PythonFacts
     kernels: tuple[str, ...]
-    complete: bool = True
 
 
 def is_c_family(text: str) -> bool:
@@ -75,7 +73,7 @@ def take_apart(code: str) -> SourceParts:
         return SourceParts(facts=PythonFacts(), kernels=(text,))
     blocks = (first or second for first, second in _TRIPLE.findall(text))
     kernels = tuple(block for block in blocks if _has_c_marks(block))
-    return SourceParts(facts=read_text(short_lines(_TRIPLE.sub(" ", text))), kernels=kernels, complete=False)
+    return SourceParts(facts=read_text(short_lines(_TRIPLE.sub(" ", text))), kernels=kernels)
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -130,25 +128,20 @@ def _read(code: str) -> _Reading:
 
 def _features(parts: SourceParts) -> CodeFeatures:
     counts: Counter[str] = Counter()
-    kernels: list[str] = []
+    facts = parts.facts
+    kernels = facts.kernels
     for text in parts.kernels:
         structure = read_structure(text)
         counts.update(structure.counts)
         counts.update(token_features(structure.text))
-        kernels.extend(structure.kernels)
-        for op in torch_calls(structure.text):
-            feature = torch_op_feature(op)
-            if feature is not None:
-                counts[feature] += 1
-    facts = parts.facts
+        counts.update(TORCH_OPS[op] for op in torch_calls(structure.text) if op in TORCH_OPS)
+        kernels += structure.kernels
     counts.update(triton_features(facts))
     counts.update(torch_features(facts))
-    kernels.extend(facts.kernels)
     counts["fast_math"] += sum("fast_math" in flag or "ffast-math" in flag for flag in facts.literals if len(flag) < 60)
-    if len(kernels) > 1:
-        counts["multiple_kernels"] = len(kernels)
-    present = {name: count for name, count in sorted(counts.items()) if count > 0}
-    return CodeFeatures(counts=present, kernels=tuple(kernels), complete=parts.complete)
+    if kernels > 1:
+        counts["multiple_kernels"] = kernels
+    return CodeFeatures({name: count for name, count in sorted(counts.items()) if count > 0})
 
 
 _NUMBA = re.compile(r"^@(?:\w+\.)?njit\b", re.MULTILINE)

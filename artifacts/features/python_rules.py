@@ -140,8 +140,7 @@ def triton_features(facts: PythonFacts) -> Counter[str]:
         feature = KEYWORDS.get(keyword)
         if feature is not None and feature != "in_place":
             found[feature] += count
-    found["triton_kernel"] = max(found["triton_kernel"], len(facts.kernels))
-    found["multiple_kernels"] = len(facts.kernels) if len(facts.kernels) > 1 else 0
+    found["triton_kernel"] = max(found["triton_kernel"], facts.kernels)
     found["multiple_launches"] = facts.launches if facts.launches > 1 else 0
     return found
 
@@ -164,8 +163,3 @@ def torch_features(facts: PythonFacts) -> Counter[str]:
 @functools.lru_cache(maxsize=100_000)
 def _pattern_features(name: str) -> tuple[str, ...]:
     return tuple(feature for pattern, feature in TORCH if pattern.search(name))
-
-
-def torch_op_feature(op: str) -> str | None:
-    """Feature of a torch operation called from C++ (``torch::matmul`` → ``torch_matmul``); None for others."""
-    return TORCH_OPS.get(op)

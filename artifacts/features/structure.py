@@ -86,7 +86,7 @@ class Structure:
 
     text: str
     counts: Counter[str]
-    kernels: tuple[str, ...]
+    kernels: int
 
 
 @functools.cache
@@ -150,8 +150,9 @@ def _slice(data: bytes, node: Node) -> str:
     return data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
 
-def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> tuple[str, ...]:
-    kernels: list[str] = []
+def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> int:
+    """How many of the functions are kernels."""
+    kernels = 0
     left = _MOST_LOOKED_AT
     for node in sorted(nodes, key=lambda item: item.start_byte):  # captures come in no fixed order
         body = node.child_by_field_name("body")
@@ -159,14 +160,11 @@ def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> tuple[st
         left -= len(head)
         if b"__global__" not in head:
             continue
-        name = re.search(rb"(\w+)\s*\(", re.sub(rb"__launch_bounds__\s*\([^)]*\)", b"", head[:_LONGEST_HEAD]))
-        kernels.append(name.group(1).decode() if name else "")
+        kernels += 1
         if body is not None and left > 0:
             left -= body.end_byte - body.start_byte
             _kernel_body(_slice(data, body), counts)
-    if len(kernels) > 1:
-        counts["multiple_kernels"] = len(kernels)
-    return tuple(kernels)
+    return kernels
 
 
 def _kernel_body(body: str, counts: Counter[str]) -> None:

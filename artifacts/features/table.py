@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 FEATURES: Mapping[str, str] = MappingProxyType(
@@ -135,26 +135,16 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 """Name → meaning; the order is the order of reports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CodeFeatures:
-    """Features found in one source.
+    """Features found in one source: name from :data:`FEATURES` → number of occurrences, positive."""
 
-    Attributes:
-        counts: feature name → number of occurrences, positive, names from :data:`FEATURES`.
-        kernels: names of the kernels defined, in order of appearance.
-        complete: False when the source does not parse, so that only tokens were read.
-    """
-
-    counts: Mapping[str, int] = field(default_factory=dict)
-    kernels: tuple[str, ...] = ()
-    complete: bool = True
+    counts: Mapping[str, int]
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.counts) - set(FEATURES))
         if unknown:
             raise ValueError(f"unknown code feature {unknown[0]!r}")
-        if any(count <= 0 for count in self.counts.values()):
-            raise ValueError(f"feature counts must be positive, got {dict(self.counts)}")
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
 
     @property

@@ -164,10 +164,6 @@ def test_a_kernel_inside_a_python_string_has_the_features_of_the_plain_file() ->
     assert code_features(CUDA_TILED).names <= code_features(in_python(CUDA_TILED)).names
 
 
-def test_kernels_are_named_in_order() -> None:
-    assert code_features(CUDA_REDUCE).kernels == ("first", "second")
-
-
 @pytest.mark.parametrize(
     ("code", "language"),
     [
@@ -185,7 +181,6 @@ def test_the_language_is_that_of_the_kernels(code: str, language: Language) -> N
 
 def test_python_that_does_not_parse_is_still_read_by_its_tokens() -> None:
     broken = code_features(TRITON + "\ndef broken(:\n")
-    assert not broken.complete
     assert {"triton_kernel", "triton_dot", "boundary_check"} <= broken.names
 
 
@@ -215,8 +210,6 @@ def test_deep_nesting_is_survived(code: str) -> None:
     assert code_features(code).names <= set(FEATURES)
 
 
-def test_unknown_names_and_empty_counts_are_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown code feature"):
         CodeFeatures(counts={"magic": 1})
-    with pytest.raises(ValueError, match="positive"):
-        CodeFeatures(counts={"unroll": 0})
