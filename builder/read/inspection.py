@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from builder.read.collector import LogFile, LogResult
 from builder.read.reading import read, survey
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """Counts over some logs.
 
@@ -26,25 +26,25 @@ class Figures:
         failures: edges to a failed child.
     """
 
-    files: int = 0
-    records: int = 0
-    trajectories: int = 0
-    tasks: int = 0
-    steps: int = 0
-    derived: int = 0
-    correct: int = 0
-    edges: int = 0
-    measured: int = 0
-    gains: int = 0
-    losses: int = 0
-    fixes: int = 0
-    failures: int = 0
-    quarantined: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    flags: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
-    devices: dict[str, int] = field(default_factory=dict)
-    languages: dict[str, int] = field(default_factory=dict)
+    files: int
+    records: int
+    trajectories: int
+    tasks: int
+    steps: int
+    derived: int
+    correct: int
+    edges: int
+    measured: int
+    gains: int
+    losses: int
+    fixes: int
+    failures: int
+    quarantined: int
+    outcomes: Mapping[str, int]
+    flags: Mapping[str, int]
+    reasons: Mapping[str, int]
+    devices: Mapping[str, int]
+    languages: Mapping[str, int]
 
 
 def inspect_logs(paths: Iterable[Path | str]) -> dict[str, Any]:
@@ -114,58 +114,49 @@ def _lacking(trajectory: Trajectory, step: Step) -> Iterator[str]:
 
 def figures(files: Iterable[LogResult]) -> Figures:
     """Counts over some logs."""
-    total = Figures()
-    tasks: set[str] = set()
-    counters: dict[str, Counter[str]] = {
-        name: Counter() for name in ("outcomes", "flags", "reasons", "devices", "languages")
-    }
-    for file in files:
-        total.files += 1
-        total.records += file.records
-        total.derived += file.derived
-        total.quarantined += len(file.quarantined)
-        counters["reasons"].update(_kind(entry.reason) for entry in file.quarantined)
-        for trajectory in file.trajectories:
-            tasks.add(trajectory.task.task_id)
-            _count(total, counters, trajectory)
-    total.tasks = len(tasks)
-    for name, counter in counters.items():
-        setattr(total, name, dict(counter.most_common()))
-    return total
+    results = tuple(files)
+    trajectories = [trajectory for result in results for trajectory in result.trajectories]
+    steps = [step for trajectory in trajectories for step in trajectory.steps]
+    quarantined = [entry for result in results for entry in result.quarantined]
+    edges = Counter(name for trajectory in trajectories for name in _edges(trajectory))
+    return Figures(
+        files=len(results),
+        records=sum(result.records for result in results),
+        trajectories=len(trajectories),
+        tasks=len({trajectory.task.task_id for trajectory in trajectories}),
+        steps=len(steps),
+        derived=sum(result.derived for result in results),
+        correct=sum(step.outcome is Outcome.CORRECT for step in steps),
+        **{name: edges[name] for name in ("edges", "measured", "gains", "losses", "fixes", "failures")},
+        quarantined=len(quarantined),
+        outcomes=_counted(step.outcome.value for step in steps),
+        flags=_counted(flag.value for step in steps for flag in step.flags),
+        reasons=_counted(_kind(entry.reason) for entry in quarantined),
+        devices=_counted(trajectory.device or "unknown" for trajectory in trajectories for _ in trajectory.steps),
+        languages=_counted(step.language.value for step in steps),
+    )
 
 
-def _count(total: Figures, counters: dict[str, Counter[str]], trajectory: Trajectory) -> None:
-    total.trajectories += 1
-    total.steps += len(trajectory.steps)
-    counters["devices"][trajectory.device or "unknown"] += len(trajectory.steps)
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())
+
+
+def _edges(trajectory: Trajectory) -> Iterator[str]:
+    """The figures that each edge counts in."""
     by_id = {step.step_id: step for step in trajectory.steps}
-    for step in trajectory.steps:
-        counters["outcomes"][step.outcome.value] += 1
-        counters["languages"][step.language.value] += 1
-        counters["flags"].update(flag.value for flag in step.flags)
-        total.correct += step.outcome is Outcome.CORRECT
-        if step.parent_id is not None:
-            _count_edge(total, by_id[step.parent_id], step)
-
-
-def _count_edge(total: Figures, parent: Step, child: Step) -> None:
-    total.edges += 1
-    ratio = edge_ratio(parent, child)
-    if ratio is not None:
-        total.measured += 1
-        total.gains += ratio >= 1.02
-        total.losses += ratio <= 1 / 1.02
-    elif child.outcome is not Outcome.CORRECT:
-        total.failures += 1
-    elif parent.outcome is not Outcome.CORRECT:
-        total.fixes += 1
-
-
-def edge_ratio(parent: Step, child: Step) -> float | None:
-    """Parent time over child time where the edge was measured between two sources; None otherwise."""
-    if TrustFlag.NO_CODE in child.flags | parent.flags:
-        return None
-    return time_ratio(parent, child)
+    for child in trajectory.steps:
+        if child.parent_id is None:
+            continue
+        parent = by_id[child.parent_id]
+        ratio = None if TrustFlag.NO_CODE in child.flags | parent.flags else time_ratio(parent, child)
+        yield "edges"
+        if ratio is not None:
+            yield "measured"
+            yield from ["gains"] * (ratio >= 1.02) + ["losses"] * (ratio <= 1 / 1.02)
+        elif child.outcome is not Outcome.CORRECT:
+            yield "failures"
+        elif parent.outcome is not Outcome.CORRECT:
+            yield "fixes"
 
 
 def _kind(reason: str) -> str:
