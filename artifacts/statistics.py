@@ -126,13 +126,13 @@ class _Level:
 
     def rolled(self, *keys: Ints) -> _Level:
         """One row for each combination of ``keys``: the weighted mean of its rows, and the mean of their weights."""
-        first, code = _combined(keys)
+        first, code = combined(keys)
         weight = np.bincount(code, self.weights)
         value = np.bincount(code, self.weights * self.values) / weight
         return _Level(value, weight / np.bincount(code), self.groups[first], self.tasks[first], self.sources[first])
 
 
-def _combined(keys: Sequence[Ints]) -> tuple[npt.NDArray[np.intp], Ints]:
+def combined(keys: Sequence[Ints]) -> tuple[npt.NDArray[np.intp], Ints]:
     """First row of each combination of keys, and the combination of each row."""
     code = np.zeros(len(keys[0]), np.int64)
     first = np.zeros(0, np.intp)
@@ -150,7 +150,7 @@ def _spread(groups: Ints, clusters: Ints, pull: Array, share: Array, count: int)
     """
     from scipy.special import stdtrit
 
-    first, code = _combined((groups, clusters))
+    first, code = combined((groups, clusters))
     owner, own = groups[first], np.bincount(code, share)
     variance = np.bincount(owner, np.bincount(code, pull) ** 2 / (1.0 - own), count)
     freedom = np.maximum(1.0 / np.bincount(owner, own**2, count) - 1.0, 1.0)

@@ -94,7 +94,7 @@ class Worlds:
             categories={},
             numbers={},
             feature_names=(),
-            features=np.zeros((count, 1), np.uint64),
+            features=np.zeros((count, 0), np.bool_),
             previous=nothing[:, None],
             reward=np.clip(self.gain, -4, 4).astype(np.float32),
             expected=np.zeros(count, np.float32),

@@ -19,7 +19,6 @@ from artifacts.task import operator_name
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
 CATEGORIES = ("family", "arch", "language", "dtype", "size", "bottleneck", "last_outcome")
@@ -55,7 +54,7 @@ class Columns:
 
     Attributes:
         categories, numbers: state fields by name; numbers are NaN where unknown.
-        features: bit sets over ``feature_names``, shape [n, words].
+        features: which of ``feature_names`` the parent has, shape [n, names].
         previous: direction codes of the last steps, newest first, -1 before the first; shape [n, PREFIX].
         reward, expected: log2 gains, NaN where unknown; rewards are cut at :data:`LARGEST` either way.
         rated: the source records what lost as well: its steps tell how often steps gain; see :func:`_rated`.
@@ -68,7 +67,7 @@ class Columns:
     categories: Mapping[str, Codes]
     numbers: Mapping[str, Floats]
     feature_names: tuple[str, ...]
-    features: Words
+    features: Bools
     previous: Ints
     reward: Floats
     expected: Floats
@@ -88,7 +87,7 @@ class Columns:
 
 def columns_of(table: pa.Table, direction_ids: tuple[str, ...], strategy_ids: tuple[str, ...]) -> Columns:
     """Read the columns out of a transitions table; ids that are not listed get code -1 (noise)."""
-    feature_names, features = _bits(table["state_features"])
+    feature_names, features = _features(table["state_features"])
     task, source = codes(table["task_id"]), codes(table["source"])
     reward = np.clip(_floats(table["reward"]), -LARGEST, LARGEST)
     return Columns(
@@ -142,15 +141,6 @@ def _rated(source: Codes, reward: Floats) -> Bools:
     return rated
 
 
-def feature_bits(names: frozenset[str], feature_names: tuple[str, ...], words: int) -> Words:
-    """Bit set of ``names``; names that no row holds are left out."""
-    bits = np.zeros(words, np.uint64)
-    for position, name in enumerate(feature_names):
-        if name in names:
-            bits[position // 64] |= np.uint64(1 << (position % 64))
-    return bits
-
-
 def _one_chunk(column: pa.ChunkedArray) -> Any:
     combined = column.combine_chunks()
     if isinstance(combined, pa.ChunkedArray):
@@ -183,17 +173,11 @@ def _failed(column: pa.ChunkedArray) -> Bools:
     return failed
 
 
-def _bits(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Words]:
+def _features(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Bools]:
     sets = codes(column)
-    split = [text.split() for text in sets.names]
-    names = tuple(sorted({name for members in split for name in members}))
-    position = {name: index for index, name in enumerate(names)}
-    words = max(1, -(-len(names) // 64))
-    table = np.zeros((len(split) + 1, words), np.uint64)
-    for row, members in enumerate(split):
-        for name in members:
-            index = position[name]
-            table[row, index // 64] |= np.uint64(1 << (index % 64))
+    split = [frozenset(text.split()) for text in sets.names]
+    names = tuple(sorted(frozenset[str]().union(*split)))
+    table = np.array([[name in members for name in names] for members in (*split, frozenset())], np.bool_)
     return names, table[sets.values]
 
 

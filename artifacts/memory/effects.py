@@ -180,9 +180,7 @@ def _number_splits(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tup
 
 
 def _feature_splits(columns: Columns, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Condition, Condition, Bools]]:
-    bits = columns.features[rows]
-    for position, name in enumerate(columns.feature_names):
-        inside = (bits[:, position // 64] >> np.uint64(position % 64)) & np.uint64(1) == 1
+    for name, inside in zip(columns.feature_names, columns.features[rows].T, strict=True):
         words = name.replace("_", " ")
         yield (
             Condition(field=f"feature:{name}", op="has", value=name, words=f"the kernel has {words}"),

@@ -239,15 +239,8 @@ def _design(columns: Columns, rows: slice) -> Matrix:
         unknown = np.isnan(value)
         value[unknown] = 0.0
         blocks.append(np.stack([value, value * value, unknown], axis=1))
-    blocks.append(_unpacked(columns, rows))
+    blocks.append(columns.features[rows].astype(np.float64))
     return np.concatenate(blocks, axis=1)
-
-
-def _unpacked(columns: Columns, rows: slice) -> Matrix:
-    bits = columns.features[rows]
-    wanted = np.arange(len(columns.feature_names))
-    words = bits[:, wanted // 64] if len(wanted) else np.zeros((len(bits), 0), np.uint64)
-    return ((words >> (wanted % 64).astype(np.uint64)) & np.uint64(1)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

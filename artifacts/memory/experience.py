@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.memory.columns import CATEGORIES, NUMBERS, PREFIX, Bools, Columns, Floats, columns_of, feature_bits
+from artifacts.memory.columns import CATEGORIES, NUMBERS, PREFIX, Bools, Columns, Floats, columns_of
 from artifacts.memory.expectation import SCALES, credited, gains, number_of, scaled_number
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
@@ -160,8 +160,7 @@ def _number_alike(columns: Columns, name: str, state: State) -> Floats:
 
 
 def _features_alike(columns: Columns, state: State) -> Floats:
-    words = columns.features.shape[1]
-    wanted = feature_bits(state.features, columns.feature_names, words)
-    common = np.bitwise_count(columns.features & wanted).sum(axis=1, dtype=np.float32)
-    either = np.bitwise_count(columns.features | wanted).sum(axis=1, dtype=np.float32)
+    wanted = np.array([name in state.features for name in columns.feature_names], np.bool_)
+    common = np.count_nonzero(columns.features[:, wanted], axis=1).astype(np.float32)
+    either = np.count_nonzero(columns.features, axis=1).astype(np.float32) + np.float32(wanted.sum()) - common
     return np.where(either > 0, common / np.maximum(either, 1), np.float32(1.0)).astype(np.float32)

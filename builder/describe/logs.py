@@ -28,6 +28,7 @@ from artifacts.errors import BadInputError
 from artifacts.measurement import Outcome
 from artifacts.memory.files import Files
 from artifacts.memory.schemas import table_of
+from artifacts.statistics import combined
 from artifacts.trajectory import Quarantined, TrustFlag
 from builder.describe.raw_transitions import (
     RAW_TRANSITIONS,
@@ -208,10 +209,8 @@ def _repeated(table: pa.Table) -> npt.NDArray[np.bool_]:
     if not len(rows):
         return again
     correct = table.select([*EDGE, "child_us", "reward", "trajectory_id"]).take(pa.array(rows))
-    edge = np.zeros(len(rows), np.int64)
-    for column in (*(correct[name] for name in EDGE), _figure(correct)):
-        edge = _paired(edge, np.asarray(_coded(column)[1]))
-    _, first, which = np.unique(edge, return_index=True, return_inverse=True)
+    figures = (*(correct[name] for name in EDGE), _figure(correct))
+    first, which = combined([np.asarray(_coded(column)[1], np.int64) for column in figures])
     trajectory = np.asarray(_coded(correct["trajectory_id"])[1])
     again[rows] = trajectory != trajectory[first][which]
     return again
@@ -221,12 +220,6 @@ def _figure(rows: pa.Table) -> pa.ChunkedArray:
     """Measured time; the gain, below zero and so unlike any time, where a log gives only the ratio."""
     ratio = pc.subtract(pc.multiply(-1.0, pc.exp(rows["reward"])), 1.0)
     return pc.fill_null(pc.coalesce(rows["child_us"], ratio), 0.0)
-
-
-def _paired(left: npt.NDArray[np.int64], right: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Small numbers for pairs of numbers; compacted each time, so that no product overflows."""
-    pairs: npt.NDArray[np.int64] = np.unique(left * (int(right.max()) + 1) + right, return_inverse=True)[1]
-    return pairs
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], pa.Array]:
