@@ -132,37 +132,17 @@ def write_lineage(log: RunLog, task: Task, found: list[tuple[Version, ...]], arc
 def _steps(
     log: RunLog, task: Task, found: list[tuple[Version, ...]], arch: str, prompt: PromptSettings
 ) -> Iterator[LoggedStep]:
-    kept = [versions[0] for versions in reversed(found)]
-    names = [f"{number}.0" for number in range(len(kept))]
-    for number, version in enumerate(kept):
-        parent = kept[number - 1] if number else None
-        taken_out = None if parent is None else parent.removed
-        yield _step(
-            log,
-            task,
-            replace(version, measurement=_forwards(version, parent)),
-            parent,
-            prompt,
-            arch=arch,
-            name=names[number],
-            index=number,
-            parent_name=names[number - 1] if number else None,
-            plan="" if taken_out is None else ABOUT[taken_out].instruction,
-        )
-        for place, failed in enumerate(found[len(found) - 1 - number][1:], start=1):
-            said = f"Without: {ABOUT[failed.removed].meaning}. {failed.plan}" if failed.removed else failed.plan
-            yield _step(
-                log,
-                task,
-                failed,
-                version,
-                prompt,
-                arch=arch,
-                name=f"{number}.{place}",
-                index=number + 1,
-                parent_name=names[number],
-                plan=said,
-            )
+    parent, parent_name = None, None
+    for number, (version, *refused) in enumerate(reversed(found)):
+        name = f"{number}.0"
+        plan = "" if parent is None or parent.removed is None else ABOUT[parent.removed].instruction
+        forwards = replace(version, measurement=_forwards(version, parent), plan=plan)
+        yield _step(log, task, forwards, parent, prompt, arch, name, parent_name)
+        for place, failed in enumerate(refused, start=1):
+            assert failed.removed is not None
+            said = f"Without: {ABOUT[failed.removed].meaning}. {failed.plan}"
+            yield _step(log, task, replace(failed, plan=said), version, prompt, arch, f"{number}.{place}", name)
+        parent, parent_name = version, name
 
 
 def _forwards(version: Version, parent: Version | None) -> Measurement | None:
@@ -180,13 +160,11 @@ def _step(
     version: Version,
     parent: Version | None,
     prompt: PromptSettings,
-    *,
     arch: str,
     name: str,
-    index: int,
     parent_name: str | None,
-    plan: str,
 ) -> LoggedStep:
+    index = 0 if parent_name is None else int(parent_name.partition(".")[0]) + 1
     before = None if parent is None else parent.measurement
     profile = None if before is None else before.profile
     state = State(
@@ -210,7 +188,7 @@ def _step(
         parent_sha256="" if parent is None else log.add_candidate(parent.source),
         direction="",
         strategies=(),
-        plan=plan,
+        plan=version.plan,
         state=state,
         measurement=version.measurement,
         error=version.reason if version.measurement is None else "",

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from artifacts.candidate import Language
 from artifacts.features.techniques import ABOUT, Technique
@@ -182,15 +182,8 @@ def build_request(context: PromptContext, settings: PromptSettings) -> LlmReques
     edits = settings.answers == EDITS and purpose != "first"
     system = render("system", {"language": settings.language.value, "tf32": settings.tf32, "edits": edits})
     user = render(purpose, variables(context, settings))
-    return LlmRequest(
-        model=settings.model,
-        messages=(Message(role="system", content=system), Message(role="user", content=user)),
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
-        sample=context.sample,
-        purpose=purpose,
-        task=context.task_id,
-        slot=context.slot,
+    return request_of(
+        settings, system, user, sample=context.sample, purpose=purpose, task=context.task_id, slot=context.slot
     )
 
 
@@ -201,14 +194,17 @@ def build_simplification(
     system = render("system", {"language": settings.language.value, "tf32": settings.tf32, "edits": False})
     words = {"device": settings.device, "dtype": settings.dtype, "limits": settings.limits, "task_source": task_source}
     user = render("simplify", words | {"parent_source": source, "removed": removed})
+    return request_of(settings, system, user, task=task_id, slot=slot)
+
+
+def request_of(settings: PromptSettings, system: str, user: str, **labels: Any) -> LlmRequest:
+    """The request of two messages to the run's model; ``labels`` are fields of the request."""
     return LlmRequest(
         model=settings.model,
         messages=(Message(role="system", content=system), Message(role="user", content=user)),
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
-        purpose="optimize",
-        task=task_id,
-        slot=slot,
+        **labels,
     )
 
 

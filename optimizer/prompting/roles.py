@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optimizer.arms import ArmContext, Intent, Member
-from optimizer.llm.protocol import LlmRequest, Message
-from optimizer.prompting.request import PromptContext, PromptSettings, render, variables
+from optimizer.llm.protocol import LlmRequest
+from optimizer.prompting.request import PromptContext, PromptSettings, render, request_of, variables
 from optimizer.prompting.text import brief
 
 MOST_MEMBERS = 24
@@ -33,14 +33,10 @@ def build_question(
         "members": "\n".join(_member(member, best) for member in context.members[-MOST_MEMBERS:]),
         "intents": "\n".join(_intent(intent) for intent in context.intents),
     }
-    return LlmRequest(
-        model=settings.model,
-        messages=(
-            Message(role="system", content=render("role_system", names)),
-            Message(role="user", content=render(f"role_{role}", names)),
-        ),
-        temperature=settings.temperature,
-        max_tokens=settings.max_tokens,
+    return request_of(
+        settings,
+        render("role_system", names),
+        render(f"role_{role}", names),
         sample=prompt.sample,
         purpose="question",
         task=prompt.task_id,

@@ -30,22 +30,12 @@ def _mark(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:MARK_DIGITS]
 
 
-class _Kept(dict[int, str | None]):
-    """Translation table that is filled as characters are met: None for those that a reader cannot see."""
-
-    def __missing__(self, code: int) -> str | None:
-        char = chr(code)
-        hidden = char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn")
-        self[code] = None if hidden else char
-        return self[code]
-
-
-_KEPT = _Kept()
-
-
 def clean(text: str) -> str:
     """Return ``text`` without control, direction and zero-width characters, and with plain line ends."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_KEPT).strip("\n")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(char for char in lines if char in "\n\t" or not unicodedata.category(char).startswith("C")).strip(
+        "\n"
+    )
 
 
 def shorten(text: str, limit: int) -> str:
