@@ -33,12 +33,11 @@ class CommandSettings:
     """How patiently to ask.
 
     Attributes:
-        concurrency: processes at a time; ``attempts``: times that one request is asked at most.
+        attempts: times that one request is asked at most.
         total_s: for one answer, after which the process and its children are killed.
         wait_s: pause before another attempt; it doubles.
     """
 
-    concurrency: int = 4
     attempts: int = 3
     total_s: float = 3600.0
     wait_s: float = 5.0
@@ -68,7 +67,6 @@ class CommandClient:
         self._budget = budget or Budget(BudgetLimits())
         self._settings = settings or CommandSettings()
         self._on_retry = on_retry
-        self._slots = asyncio.Semaphore(self._settings.concurrency)
         self._tells_cost = True
 
     async def complete(self, request: LlmRequest) -> LlmAnswer:
@@ -80,19 +78,18 @@ class CommandClient:
             UnavailableError: the command failed in all attempts.
         """
         reason = ""
-        async with self._slots:
-            for attempt in range(self._settings.attempts):
-                if attempt:
-                    await self._pause(request, reason, attempt)
-                if self._budget.limits.usd is not None and not self._tells_cost:
-                    raise BadInputError(
-                        f"a budget in USD needs the cost, which {self._words[0]} does not print",
-                        "limit calls instead, or print it (docs/reference/llm.md)",
-                    )
-                try:
-                    return await self._attempt(request)
-                except _Failed as failed:
-                    reason = str(failed)
+        for attempt in range(self._settings.attempts):
+            if attempt:
+                await self._pause(request, reason, attempt)
+            if self._budget.limits.usd is not None and not self._tells_cost:
+                raise BadInputError(
+                    f"a budget in USD needs the cost, which {self._words[0]} does not print",
+                    "limit calls instead, or print it (docs/reference/llm.md)",
+                )
+            try:
+                return await self._attempt(request)
+            except _Failed as failed:
+                reason = str(failed)
         raise UnavailableError(
             f"no answer to {request.where} in {self._settings.attempts} attempts: {reason}",
             "run the same command later to resume",

@@ -97,10 +97,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How hard and how patiently to ask.
+    """How patiently to ask.
 
     Attributes:
-        concurrency: calls under way at most.
         attempts: times one request is sent at most.
         first_wait_s, longest_wait_s: bounds of the growing, random pause between attempts.
         patience_s: longest pause that an endpoint may ask for.
@@ -109,7 +108,6 @@ class ClientSettings:
         total_s: for a whole attempt.
     """
 
-    concurrency: int = 16
     attempts: int = 8
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
@@ -119,8 +117,8 @@ class ClientSettings:
     total_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.attempts < 1:
-            raise ValueError("concurrency and attempts count from 1")
+        if self.attempts < 1:
+            raise ValueError("attempts count from 1")
 
 
 class _Broken(Exception):  # noqa: N818 - the retry loop's event, never shown as an error
@@ -145,7 +143,7 @@ class OpenAiClient:
     Args:
         endpoint: address and key.
         meter: counts every attempt and keeps the budget.
-        settings: concurrency and patience.
+        settings: how patient it is.
         on_retry: called before each pause.
     """
 
@@ -163,7 +161,6 @@ class OpenAiClient:
         self._meter = meter
         self._settings = settings or ClientSettings()
         self._on_retry = on_retry
-        self._slots = asyncio.Semaphore(self._settings.concurrency)
         self._resume_at = 0.0
         self._refused: set[str] = set()
         self._client = openai.AsyncOpenAI(
@@ -181,22 +178,21 @@ class OpenAiClient:
         self._meter.require_price(request.model)
         reasons: list[str] = []
         lost = Spent()
-        async with self._slots:
-            while len(reasons) < self._settings.attempts:
-                await self._endpoint_ready()
-                try:
-                    answer = await self._attempt(request)
-                except _Broken as broken:
-                    reasons.append(broken.reason)
-                    lost += self._meter.lost(request, broken.received)
-                    await self._back_off(broken, len(reasons), request)
-                except BudgetExceededError as over:
-                    if not reasons:
-                        raise
-                    what = f"{over.what}; attempts before it failed, the last with: {reasons[-1]}"
-                    raise BudgetExceededError(what, over.fix) from over
-                else:
-                    return _after(answer, reasons, lost)
+        while len(reasons) < self._settings.attempts:
+            await self._endpoint_ready()
+            try:
+                answer = await self._attempt(request)
+            except _Broken as broken:
+                reasons.append(broken.reason)
+                lost += self._meter.lost(request, broken.received)
+                await self._back_off(broken, len(reasons), request)
+            except BudgetExceededError as over:
+                if not reasons:
+                    raise
+                what = f"{over.what}; attempts before it failed, the last with: {reasons[-1]}"
+                raise BudgetExceededError(what, over.fix) from over
+            else:
+                return _after(answer, reasons, lost)
         raise UnavailableError(
             f"no answer to {request.where} in {len(reasons)} attempts: {', '.join(reasons)}",
             "run the same command later to resume",

@@ -121,7 +121,7 @@ class LlmAnswer:
 class LlmClient(Protocol):
     """Answers requests; implementations: endpoint, recording, replay, batch, fakes in tests.
 
-    Contract: ``complete`` may be awaited for many requests at once, and limits itself; the same request
+    Contract: ``complete`` may be awaited for many requests at once, as many as who asks allows; the same request
     asked twice at the same time is paid once where the client records. Errors are
     :class:`artifacts.errors.BudgetExceededError` (a hard limit: stop asking),
     :class:`artifacts.errors.UnavailableError` (the endpoint or recording cannot answer), never bare

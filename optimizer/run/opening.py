@@ -100,9 +100,7 @@ class OpenRun:
             llm=self._llm,
             evaluations=self._queue,
             budget=budget,
-            at_once=self._resources.concurrency
-            if LlmSpec.parse(self.manifest.llm).kind in ("openai", "command")
-            else None,
+            at_once=self._resources.concurrency,
         )
 
     def settings(self) -> RunSettings:

@@ -32,7 +32,7 @@ class Resources:
     Attributes:
         limits: budget of the whole run, earlier sessions included.
         workers: candidates that a local evaluator builds side by side.
-        concurrency: calls to an endpoint under way at most.
+        concurrency: questions under way at most.
         prices: the user's own price file.
     """
 
@@ -108,18 +108,13 @@ def _paid_client(
     if spec.kind == "agent":
         raise BadInputError("an agent's session asks nobody", "go on with it by htam mcp --run")
     if spec.kind == "command":
-        from optimizer.llm.command_client import CommandClient, CommandSettings
+        from optimizer.llm.command_client import CommandClient
 
-        asking = CommandSettings(concurrency=resources.concurrency)
-        return CommandClient(spec.name, budget=budget, settings=asking, on_retry=on_retry)
-    from optimizer.llm.openai_client import ClientSettings, OpenAiClient, endpoint_from_environment
+        return CommandClient(spec.name, budget=budget, on_retry=on_retry)
+    from optimizer.llm.openai_client import OpenAiClient, endpoint_from_environment
 
-    return OpenAiClient(
-        endpoint_from_environment(),
-        meter=Meter(load_prices(resources.prices), budget),
-        settings=ClientSettings(concurrency=resources.concurrency),
-        on_retry=on_retry,
-    )
+    meter = Meter(load_prices(resources.prices), budget)
+    return OpenAiClient(endpoint_from_environment(), meter=meter, on_retry=on_retry)
 
 
 def make_queue(manifest: RunManifest, resources: Resources) -> EvaluationQueue | None:

@@ -7,7 +7,6 @@ killed continues where it was, and answers and measurements may travel as files.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -94,7 +93,7 @@ class Effects:
 
     Args:
         at_once: questions under way at most; those that wait for their turn are not asked any more once the run is
-            ``stopping``. None for no limit.
+            ``stopping``.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Effects:
         llm: LlmClient | None,
         evaluations: Measurer | None,
         budget: Budget | None = None,
-        at_once: int | None = None,
+        at_once: int = 16,
     ) -> None:
         self.log = log
         self._llm = llm
@@ -112,7 +111,7 @@ class Effects:
         self._budget = budget
         self.open_requests: dict[str, LlmRequest] = {}
         self.open_jobs: dict[str, EvaluationJob] = {}
-        self._turns = contextlib.nullcontext() if at_once is None else asyncio.Semaphore(at_once)
+        self._turns = asyncio.Semaphore(at_once)
         self.stopping = False
 
     async def ask(self, key: str, request: LlmRequest) -> LlmAnswer:

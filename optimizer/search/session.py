@@ -80,7 +80,7 @@ class Session:
         llm: LlmClient | None = None,
         evaluations: Measurer | None = None,
         budget: Budget | None = None,
-        at_once: int | None = None,
+        at_once: int = 16,
     ) -> None:
         self._settings = run.search
         self._effects = Effects(log, llm=llm, evaluations=evaluations, budget=budget, at_once=at_once)

@@ -89,9 +89,7 @@ class FakeOpenAi:
     delivered: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     """What the server would bill: all of every answer that it began, as far as it was sent."""
-    most_at_once: int = 0
     url: str = ""
-    _at_once: int = 0
 
     def __enter__(self) -> Self:
         started = threading.Event()
@@ -141,24 +139,19 @@ class FakeOpenAi:
         fault = self.fault(len(self.seen), body)
         question = _question(body)
         self.seen.append(Seen(question, body, headers.get("authorization", ""), time.monotonic(), fault))
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
-        try:
-            await asyncio.sleep(self.pause_s)
-            if fault is Fault.RESET:
-                _reset(writer)
-                return False
-            if fault in STATUS and not (fault is Fault.OLD_PARAMETER and "max_completion_tokens" in body):
-                status, error = STATUS[fault]
-                more = {"retry-after": self.retry_after} if fault is Fault.RATE_LIMIT else {}
-                await _send(writer, status, json.dumps({"error": error}).encode(), more)
-                return True
-            reply = self.answer(body)
-            whole = await _stream(self, writer, body, reply, fault)
-            self.delivered[question] += whole
-            return whole
-        finally:
-            self._at_once -= 1
+        await asyncio.sleep(self.pause_s)
+        if fault is Fault.RESET:
+            _reset(writer)
+            return False
+        if fault in STATUS and not (fault is Fault.OLD_PARAMETER and "max_completion_tokens" in body):
+            status, error = STATUS[fault]
+            more = {"retry-after": self.retry_after} if fault is Fault.RATE_LIMIT else {}
+            await _send(writer, status, json.dumps({"error": error}).encode(), more)
+            return True
+        reply = self.answer(body)
+        whole = await _stream(self, writer, body, reply, fault)
+        self.delivered[question] += whole
+        return whole
 
 
 def tokens(body: dict[str, Any], reply: str) -> int:

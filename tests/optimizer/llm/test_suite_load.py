@@ -80,9 +80,7 @@ def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Stan
         search=SearchSettings(steps=6, candidates=1, reallocate=False),
         prompt=PromptSettings(model="m", language=Language.CPP, device="cpu", max_tokens=500),
     )
-    chosen = ClientSettings(
-        concurrency=32, attempts=20, first_wait_s=0.01, first_byte_s=60.0, stall_s=2.0, total_s=60.0
-    )
+    chosen = ClientSettings(attempts=20, first_wait_s=0.01, first_byte_s=60.0, stall_s=2.0, total_s=60.0)
 
     async def advance() -> Standing:
         log = RunLog.open(path) if RunLog.is_run(path) else RunLog.create(path, {})
@@ -90,9 +88,8 @@ def sit_down(path: Path, server: FakeOpenAi, tasks: int, budget: Budget) -> Stan
         client = RecordingClient(inner, Cassette(path / "cassette.jsonl", writable=True))
         arm = make_arm("feedback", None, SelectionSettings())
         try:
-            return await Session(
-                found, arm, run, EffectLog(log), llm=client, evaluations=InstantBench(), budget=budget
-            ).advance()
+            parts = {"llm": client, "evaluations": InstantBench(), "budget": budget}
+            return await Session(found, arm, run, EffectLog(log), at_once=32, **parts).advance()  # type: ignore[arg-type]
         finally:
             await client.close()
             log.close()
@@ -111,14 +108,16 @@ def answered(path: Path) -> int:
     return sum(not any(note.startswith("refused") for note in entry.answer.notes) for entry in entries)
 
 
-def test_200_tasks_of_6_steps_finish_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+def test_60_tasks_of_6_steps_finish_and_nothing_is_paid_twice(tmp_path: Path) -> None:
     budget = Budget(BudgetLimits(usd=1000.0, tokens=10**8))
     with FakeOpenAi(fault=one_in_four(0), answer=fresh_code) as server:
-        standing = sit_down(tmp_path / "run", server, 200, budget)
+        standing = sit_down(tmp_path / "run", server, 60, budget)
     assert standing.complete
     assert set(steps_of(tmp_path / "run").values()) == {6}
-    assert len(steps_of(tmp_path / "run")) == 200
+    assert len(steps_of(tmp_path / "run")) == 60
     assert budget.spent.tokens >= server.tokens
+    recorded = Cassette(tmp_path / "run" / "cassette.jsonl").spent()
+    assert (recorded.calls, recorded.tokens) == (budget.spent.calls, budget.spent.tokens)
     assert sum(server.delivered.values()) == answered(tmp_path / "run")
 
 

@@ -11,6 +11,8 @@ import pytest
 from artifacts.codec import encode
 from artifacts.measurement import Measurement, Outcome
 from artifacts.runlog import RunLog
+from optimizer.llm.protocol import LlmAnswer, LlmRequest, Message
+from optimizer.search.effects import Effects
 from optimizer.search.settings import SearchSettings
 
 
@@ -34,6 +36,30 @@ def test_a_run_does_all_steps_of_all_tasks(make_run: Callable[..., Any]) -> None
     assert standing.complete
     assert sum(steps.values()) == 16
     assert min(steps.values()) >= 6
+
+
+def test_no_more_questions_are_under_way_than_allowed(make_run: Callable[..., Any]) -> None:
+    run = make_run()
+    under_way, most = 0, 0
+
+    async def slow(request: LlmRequest) -> LlmAnswer:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return LlmAnswer(text="I see.", model="fake")
+
+    async def all_at_once() -> None:
+        run.model.complete = slow
+        log = run.effect_log()
+        effects = Effects(log, llm=run.model, evaluations=None, at_once=4)
+        question = LlmRequest(model="fake", messages=(Message(role="user", content="why?"),))
+        await asyncio.gather(*(effects.ask(str(number), question) for number in range(24)))
+        log.log.close()
+
+    asyncio.run(all_at_once())
+    assert most == 4
 
 
 def test_a_finished_run_that_is_started_again_pays_for_nothing(make_run: Callable[..., Any]) -> None:
