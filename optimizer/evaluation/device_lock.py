@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,9 +164,15 @@ class SharedDeviceLock:
 @contextlib.contextmanager
 def exclusive_device(key: str, waiting: Callable[[bool], None] | None = None) -> Iterator[None]:
     """Hold a device against all other evaluations of this user for the length of the block."""
+    with _admitted(key, fcntl.LOCK_EX, waiting):
+        yield
+
+
+@contextlib.contextmanager
+def _admitted(key: str, kind: int, waiting: Callable[[bool], None] | None = None) -> Iterator[None]:
     device_lock = SharedDeviceLock(key, waiting)
     try:
-        device_lock._admit(fcntl.LOCK_EX)
+        device_lock._admit(kind)
         yield
     finally:
         device_lock.close()
@@ -182,36 +187,18 @@ def _taken(file: IO[str], kind: int) -> bool:
     return True
 
 
-class BuildMeasureLock:
-    """Many builds at a time, or one CPU measurement."""
+_CORES = "cpu-cores"
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._builds = 0
-        self._measuring = False
 
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """Wait until nothing is measured on the CPU, then keep it so."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._measuring)
-            self._builds += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._builds -= 1
-                self._changed.notify_all()
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """Build beside others on the host's cores, while nobody of this user measures on them, in whatever process."""
+    with _admitted(_CORES, fcntl.LOCK_SH):
+        yield
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Wait until nothing is built or measured."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._measuring and self._builds == 0)
-            self._measuring = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._measuring = False
-                self._changed.notify_all()
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """Measure on the host's cores, while nobody of this user builds or measures on them, in whatever process."""
+    with _admitted(_CORES, fcntl.LOCK_EX):
+        yield

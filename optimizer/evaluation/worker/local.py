@@ -16,7 +16,7 @@ from artifacts.errors import UnavailableError
 from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.build.builder import default_root, standard_builder
 from optimizer.evaluation.build.remote import BuildServer
-from optimizer.evaluation.device_lock import BuildMeasureLock, exclusive_device
+from optimizer.evaluation.device_lock import building, measuring
 from optimizer.evaluation.guard.static import GuardedBuilder
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.verify.memory_budget import CONTEXT_BYTES
@@ -66,7 +66,6 @@ class LocalEvaluator:
         self._server = ForkServer()  # imports torch while this process looks for its compilers
         self._builds = BuildServer(GuardedBuilder(standard_builder(root, slots=self._workers)))
         self._stages = Stages(self._server, self._builds, cache=root, guards=guards)
-        self._cores = BuildMeasureLock()
         self._concurrency = Concurrency(
             self._settings.concurrent or min(_MOST_CONCURRENT, max((os.cpu_count() or 1) // 2, 1))
         )
@@ -89,7 +88,7 @@ class LocalEvaluator:
         waiting = list(jobs)
         devices = {backend: self._devices_of(backend) for backend in {job.backend for job in waiting}}
         self._server.wait_ready()
-        batch = _Batch(self._stages, self._cores, self._concurrency, devices)
+        batch = _Batch(self._stages, self._concurrency, devices)
         yield from batch.run(waiting, self._workers)
 
     def _devices_of(self, backend: str) -> tuple[Device, ...]:
@@ -241,11 +240,8 @@ class Concurrency:
 class _Batch:
     """Jobs on their way: a pool builds, threads measure as many at a time as fit, results queue up."""
 
-    def __init__(
-        self, stages: Stages, cores: BuildMeasureLock, concurrent: Concurrency, devices: dict[str, tuple[Device, ...]]
-    ) -> None:
+    def __init__(self, stages: Stages, concurrent: Concurrency, devices: dict[str, tuple[Device, ...]]) -> None:
         self._stages = stages
-        self._cores = cores
         self._concurrency = concurrent
         self._devices = devices
         self._ready = {backend: ReadyJobs() for backend in devices}
@@ -287,7 +283,7 @@ class _Batch:
     def _build_one(self, job: EvaluationJob) -> None:
         device = self._devices[job.backend][0]
         try:
-            with self._cores.building():
+            with building():
                 result = self._stages.build(job, device)
         except UnavailableError as problem:
             result = _infrastructure(device, problem)
@@ -331,7 +327,7 @@ class _Batch:
         try:
             if device.backend == "cuda":
                 return self._stages.measure(job, device, built, alone=alone)
-            with exclusive_device(device.key), self._cores.measuring():
+            with measuring():
                 return self._stages.measure(job, device, built)
         except UnavailableError as problem:
             return _infrastructure(device, problem)

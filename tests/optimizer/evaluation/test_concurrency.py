@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from artifacts.measurement import Measurement, Outcome, Timing
-from optimizer.evaluation.device_lock import BuildMeasureLock
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.worker.devices import Device
 from optimizer.evaluation.worker.local import Concurrency, Place, Ready, ReadyJobs, _Batch
@@ -175,7 +174,7 @@ class ScriptedStages:
 def evaluated(*script: Measurement) -> tuple[Outcome, list[bool]]:
     stages = ScriptedStages(*script)
     job = EvaluationJob(job_id="j", task_id="t", task_source="", candidate_source="", backend="cuda", seed=1)
-    batch = _Batch(cast(Any, stages), BuildMeasureLock(), Concurrency(2), {"cuda": (FIRST,)})
+    batch = _Batch(cast(Any, stages), Concurrency(2), {"cuda": (FIRST,)})
     ((_, measurement),) = batch.run([job], 1)
     return measurement.outcome, stages.alone
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,14 @@ from typing import IO
 
 import pytest
 
-from optimizer.evaluation.device_lock import STRETCH_S, DeviceLock, NoDeviceLock, SharedDeviceLock
+from optimizer.evaluation.device_lock import (
+    STRETCH_S,
+    DeviceLock,
+    NoDeviceLock,
+    SharedDeviceLock,
+    building,
+    measuring,
+)
 
 KEY = "GPU-0"
 
@@ -197,3 +205,27 @@ def test_who_is_alone_for_long_lets_others_in_and_is_alone_again(gates: list[Wat
         assert inside.is_set()
         with Path(timer._use.name).open() as use:
             assert _held(use)
+
+
+BUILDER = """
+from optimizer.evaluation.device_lock import building
+print("begun", flush=True)
+with building():
+    print("built", flush=True)
+"""
+
+
+def test_other_processes_do_not_build_while_one_measures_on_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the lock files lie
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with building(), building():  # builds are side by side
+        pass
+    with measuring():
+        builder = subprocess.Popen([sys.executable, "-c", BUILDER], stdout=subprocess.PIPE, text=True)
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == "begun\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            builder.wait(0.5)
+    assert builder.communicate(timeout=100) == ("built\n", None)
