@@ -11,8 +11,6 @@ import os
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, UnavailableError
@@ -35,19 +33,6 @@ class Entry:
     sample: int
     answer: LlmAnswer
     schema: int = SCHEMA
-
-
-def entry_of(request: LlmRequest, answer: LlmAnswer) -> Entry:
-    """Return the line that records ``answer`` to ``request``."""
-    return Entry(
-        key=request.key,
-        model=request.model,
-        purpose=request.purpose,
-        task=request.task,
-        slot=request.slot,
-        sample=request.sample,
-        answer=answer,
-    )
 
 
 class Cassette:
@@ -97,9 +82,10 @@ class Cassette:
             BadInputError: it was opened for reading.
             UnavailableError: the disk does not take it; nothing of it is left in the file.
         """
-        entry = entry_of(request, answer)
-        if entry.key in self._by_key:
+        if request.key in self._by_key:
             return
+        labels = {name: getattr(request, name) for name in ("key", "model", "purpose", "task", "slot", "sample")}
+        entry = Entry(**labels, answer=answer)
         self._write(json.dumps(encode(entry), ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n")
         self._by_key[entry.key] = entry
         self._entries.append(entry)
@@ -109,14 +95,6 @@ class Cassette:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, line: bytes) -> None:
         if self._file is None:

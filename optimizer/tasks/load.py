@@ -8,9 +8,8 @@ from pathlib import Path
 from artifacts.errors import BadTaskError
 from artifacts.task import kernelbench_task, named_task
 from artifacts.task_bytes import task_bytes
-from optimizer.tasks.record import Task
 from optimizer.tasks.robust_kbench import is_robust_kbench, robust_kbench_tasks
-from optimizer.tasks.source import check_task
+from optimizer.tasks.source import Task, check_task
 
 
 def load_task(path: Path) -> Task:

@@ -17,8 +17,7 @@ from typing import Any
 from artifacts.errors import BadTaskError
 from artifacts.task import named_task
 from artifacts.task_bytes import task_bytes
-from optimizer.tasks.record import Task
-from optimizer.tasks.source import parse_task, top_level_names
+from optimizer.tasks.source import Task, parse_task, top_level_names
 
 SUITE = "robust_kbench"
 FORWARD = """

@@ -1,15 +1,34 @@
-"""Looking at task sources without running them."""
+"""A task, and looking at its source without running it."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from artifacts.candidate import syntax_tree
 from artifacts.errors import BadTaskError
+from artifacts.task import TaskRef
 from optimizer.evaluation.verify.task_module import HIDDEN
 
 REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 """What the source of a task defines at top level, as in KernelBench."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One operator to make fast.
+
+    Attributes:
+        source: Python that defines ``Model``, ``get_inputs`` and ``get_init_inputs``.
+        path: where it was read, for messages.
+        dtype, size: of the inputs, as :class:`artifacts.trajectory.State` names them.
+    """
+
+    ref: TaskRef
+    source: str
+    path: str
+    dtype: str = "unknown"
+    size: str = "unknown"
 
 
 def parse_task(source: str, where: str) -> ast.Module:

@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ class Counting:
 
 
 def test_what_is_recorded_comes_back_in_another_process(tmp_path: Path) -> None:
-    with Cassette(tmp_path / "c.jsonl", writable=True) as cassette:
+    with closing(Cassette(tmp_path / "c.jsonl", writable=True)) as cassette:
         cassette.append(request(), ANSWER)
     answer = Cassette(tmp_path / "c.jsonl").find(request().key)
     assert answer is not None
@@ -53,21 +54,22 @@ def test_a_cassette_cut_anywhere_keeps_all_whole_lines_and_goes_on(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("cassette") / "c.jsonl"
-    with Cassette(path, writable=True) as cassette:
+    with closing(Cassette(path, writable=True)) as cassette:
         for number in range(3):
             cassette.append(request(str(number)), ANSWER)
     content = path.read_bytes()
     kept = cut % (len(content) + 1)
     path.write_bytes(content[:kept])
-    with Cassette(path, writable=True) as cassette:
+    with closing(Cassette(path, writable=True)) as cassette:
         assert len(cassette.entries) == content[:kept].count(b"\n")
         cassette.append(request("after"), ANSWER)
     assert Cassette(path).find(request("after").key) is not None
 
 
 def test_only_one_process_records_to_a_file(tmp_path: Path) -> None:
-    with Cassette(tmp_path / "c.jsonl", writable=True), pytest.raises(BadInputError, match="another process writes"):
-        Cassette(tmp_path / "c.jsonl", writable=True)
+    path = tmp_path / "c.jsonl"
+    with closing(Cassette(path, writable=True)), pytest.raises(BadInputError, match="another process writes"):
+        Cassette(path, writable=True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_full_disk_loses_no_earlier_entry_and_leaves_no_half_line(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with Cassette(path, writable=True) as cassette:
+    with closing(Cassette(path, writable=True)) as cassette:
         cassette.append(request("1"), ANSWER)
         monkeypatch.setattr("os.fsync", full)
         with pytest.raises(UnavailableError, match="No space left"):
@@ -164,7 +166,7 @@ def replay(path: Path, asked: LlmRequest) -> LlmAnswer:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    with Cassette(tmp_path / "c.jsonl", writable=True) as cassette:
+    with closing(Cassette(tmp_path / "c.jsonl", writable=True)) as cassette:
         cassette.append(request("time: 12 us", task="t/1", slot="0.0", purpose="optimize"), ANSWER)
     return tmp_path / "c.jsonl"
 

@@ -117,7 +117,11 @@ def test_a_task_whose_candidates_all_fail_the_second_time_has_no_confirmed_figur
     assert len(finished(run).refuted) == len(evaluator.again) <= 3
 
 
-def test_a_host_that_fails_leaves_the_figures_of_the_search(make_run: Callable[..., Any]) -> None:
+def test_a_host_that_fails_leaves_the_figures_of_the_search(
+    make_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimizer.search.effects.INFRASTRUCTURE_RETRIES", 0)
+
     def down(_: EvaluationJob, measured: Measurement) -> Measurement:
         return Measurement(outcome=Outcome.INFRA_ERROR, stage="timing", device="cpu", error="no device")
 

@@ -123,16 +123,6 @@ def test_a_run_cut_after_any_event_ends_like_one_that_was_not(new_run: Callable[
         assert len(part.model.asked) == sum(kind == "answer" for kind, _, _ in every) - known
 
 
-def test_the_same_seed_gives_the_same_log_and_another_sitting_adds_nothing(new_run: Callable[[str], Any]) -> None:
-    one, other = new_run("one"), new_run("other")
-    sit(one)
-    sit(other)
-    assert events(one.path) == events(other.path)
-    before = (one.path / "events.jsonl").read_bytes()
-    sit(one)
-    assert (one.path / "events.jsonl").read_bytes() == before
-
-
 def test_every_question_counts_against_the_budget_and_is_paid_once(new_run: Callable[[str], Any]) -> None:
     whole, tight = new_run("whole"), new_run("tight")
     sit(whole)
