@@ -55,7 +55,7 @@ from artifacts.runlog import RunLog  # noqa: E402
 from artifacts.statistics import LEAST_TASKS, mean_interval  # noqa: E402
 from artifacts.task import operator_name  # noqa: E402
 from optimizer.evaluation.job import EvaluationJob  # noqa: E402
-from optimizer.llm.files import read_answers, write_requests  # noqa: E402
+from optimizer.llm.files import write_requests  # noqa: E402
 from optimizer.llm.protocol import LlmAnswer, LlmRequest  # noqa: E402
 from optimizer.prompting.answer import parse_answer  # noqa: E402
 from optimizer.prompting.request import PromptContext, PromptSettings, build_request  # noqa: E402
@@ -478,7 +478,7 @@ def main() -> None:
         (out,) = options.files
         print(f"{write_requests(out, [request for _, request in cells(options.model)])} requests written to {out}")
         return
-    answers = read_answers(options.files[0]).answers
+    answers = read_received([options.files[0]]).answers
     if options.stage == "jobs":
         print(f"{write_jobs(options.files[1], jobs(answers, options.model))} jobs written to {options.files[1]}")
         return

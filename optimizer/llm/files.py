@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,22 +16,6 @@ ENDPOINT: Final = "/v1/chat/completions"
 
 FINISH = {"stop": "stop", "length": "length", "content_filter": "refusal"}
 """Endpoint's word for how an answer ended → ours; others count as ``stop``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineProblem:
-    """A line that gave no answer: 1-based line and the reason."""
-
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFile:
-    """What a file of answers holds, by request key; the first answer to a key wins."""
-
-    answers: Mapping[str, LlmAnswer]
-    problems: tuple[LineProblem, ...]
 
 
 def request_body(request: LlmRequest) -> dict[str, Any]:
@@ -71,59 +54,21 @@ def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
     return len(lines)
 
 
-def read_answers(path: Path) -> AnswerFile:
-    """Read a batch output (or error) file; a bad line is a problem, not the end.
+def answer_of(data: Mapping[str, Any]) -> tuple[str, LlmAnswer]:
+    """Request key and answer of one line of a batch output (or error) file.
 
     Beside the Batch API's form, ``{"custom_id": …, "text": …}`` is accepted, for answers written by hand.
 
     Raises:
-        BadInputError: the file cannot be read.
+        BadInputError: it holds none.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        raise BadInputError(f"cannot read the answers {path}: {problem.strerror}", "check the path") from problem
-    return parse_answers(content.split(b"\n"))
-
-
-def parse_answers(lines: Iterable[bytes]) -> AnswerFile:
-    """Like :func:`read_answers`, from lines."""
-    answers: dict[str, LlmAnswer] = {}
-    problems: list[LineProblem] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            data = _object(line)
-            key, answer = _key(data), _answer(data)
-        except (ValueError, BadInputError) as problem:
-            problems.append(LineProblem(line=number, reason=str(problem)))
-            continue
-        if key in answers:
-            problems.append(LineProblem(line=number, reason="a second answer to the same request"))
-        else:
-            answers[key] = answer
-    return AnswerFile(answers=answers, problems=tuple(problems))
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        raise BadInputError("not JSON, or cut short") from problem
-    if not isinstance(data, dict):
-        raise BadInputError(f"expected an object, got {type(data).__name__}")
-    return data
-
-
-def _key(data: dict[str, Any]) -> str:
     key = data.get("custom_id")
     if not isinstance(key, str) or not key:
         raise BadInputError("custom_id is missing")
-    return key
+    return key, _answer(data)
 
 
-def _answer(data: dict[str, Any]) -> LlmAnswer:
+def _answer(data: Mapping[str, Any]) -> LlmAnswer:
     if isinstance(data.get("text"), str):
         return LlmAnswer(text=data["text"], model=str(data.get("model", "")))
     if data.get("error"):

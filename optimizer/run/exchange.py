@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from artifacts.errors import BadInputError
 from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.cassette import Cassette
-from optimizer.llm.files import read_answers, write_lines
+from optimizer.llm.files import answer_of, write_lines
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
 from optimizer.run.opening import OpenRun
 from optimizer.run.resources import CASSETTE
@@ -54,22 +55,24 @@ def standing(run: OpenRun) -> Standing:
 
 
 def read_received(paths: Iterable[Path]) -> Received:
-    """Read files of answers (OpenAI-Batch output) or measurements (worker output), distinguished by content.
+    """Read files of answers (OpenAI-Batch output) or measurements (worker output); a bad line ends nothing.
+
+    Of several answers to a request, or measurements of a job, the first wins.
 
     Raises:
-        BadInputError: a file cannot be read or holds neither.
+        BadInputError: a file cannot be read, or its first line is neither.
     """
     answers: dict[str, LlmAnswer] = {}
     measurements: dict[str, Measurement] = {}
     problems: list[str] = []
     for path in paths:
-        kind = _kind(path)
-        if kind == "answers":
-            found = read_answers(path)
-            answers |= {key: answer for key, answer in found.answers.items() if key not in answers}
-            problems += [f"{path}:{problem.line}: {problem.reason}" for problem in found.problems]
-        elif kind == "measurements":
-            _read_measurements(path, measurements, problems)
+        own: dict[str, LlmAnswer] = {}
+        for number, line in _lines(path):
+            try:
+                _take(line, own, measurements)
+            except (ValueError, BadInputError) as problem:
+                problems.append(f"{path}:{number}: {problem}")
+        answers = own | answers
     return Received(answers=answers, measurements=measurements, problems=tuple(problems))
 
 
@@ -145,42 +148,40 @@ def write_jobs(path: Path, jobs: Iterable[EvaluationJob]) -> int:
     return write_lines(path, (encode(job) for job in jobs))
 
 
-def _kind(path: Path) -> str:
-    """What a file holds; nothing, when a worker had nothing to do."""
+def _lines(path: Path) -> list[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers; none, when a worker had nothing to do."""
     try:
-        with path.open("rb") as file:
-            first = next((line for line in file if line.strip()), b"")
+        content = path.read_bytes()
     except OSError as problem:
         raise BadInputError(f"cannot read {path}: {problem.strerror}", "check the path") from problem
-    if not first:
-        return ""
+    found = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
+    if found and not re.search(rb'"(?:job|custom)_id"', found[0][1]):
+        raise BadInputError(
+            f"{path} holds neither answers nor measurements",
+            "give an OpenAI-Batch output file or the output of optimizer.evaluation.worker",
+        )
+    return found
+
+
+def _take(line: bytes, answers: dict[str, LlmAnswer], measurements: dict[str, Measurement]) -> None:
+    """Put what a line holds where it belongs.
+
+    Raises:
+        BadInputError, ValueError: it holds nothing that can be used.
+    """
     try:
-        data = json.loads(first)
-    except ValueError:
-        data = None
-    if isinstance(data, dict) and "job_id" in data:
-        return "measurements"
-    if isinstance(data, dict) and "custom_id" in data:
-        return "answers"
-    raise BadInputError(
-        f"{path} holds neither answers nor measurements",
-        "give an OpenAI-Batch output file or the output of optimizer.evaluation.worker",
-    )
-
-
-def _read_measurements(path: Path, measurements: dict[str, Measurement], problems: list[str]) -> None:
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            data = json.loads(line)
-            job_id, measurement = str(data["job_id"]), decode(Measurement, data["measurement"])
-        except (ValueError, KeyError, TypeError) as problem:
-            problems.append(f"{path}:{number}: no measurement: {problem!r}")
-        except BadInputError as problem:
-            problems.append(f"{path}:{number}: {problem}")
-        else:
-            if measurement.outcome is Outcome.INFRA_ERROR:
-                problems.append(f"{path}:{number}: {job_id} stays open, the host failed: {measurement.error}")
-            else:
-                measurements.setdefault(job_id, measurement)
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadInputError("not JSON, or cut short") from None
+    if not isinstance(data, dict):
+        raise BadInputError(f"expected an object, got {type(data).__name__}")
+    if "job_id" in data:
+        measurement = decode(Measurement, data.get("measurement"))
+        if measurement.outcome is Outcome.INFRA_ERROR:
+            raise BadInputError(f"{data['job_id']} stays open, the host failed: {measurement.error}")
+        measurements.setdefault(str(data["job_id"]), measurement)
+        return
+    key, answer = answer_of(data)
+    if key in answers:
+        raise BadInputError("a second answer to the same request")
+    answers[key] = answer

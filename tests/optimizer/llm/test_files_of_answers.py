@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
-from optimizer.llm.files import parse_answers, read_answers, write_requests
+from optimizer.llm.files import answer_of, write_requests
 from optimizer.llm.protocol import LlmRequest, Message
+from optimizer.run.exchange import Received, read_received
 
 
 def request(text: str = "q", sample: int = 0) -> LlmRequest:
@@ -20,8 +21,11 @@ def output(key: str, text: str, **more: object) -> dict[str, object]:
     return {"id": "r", "custom_id": key, "response": {"status_code": 200, "body": body}, "error": None} | more
 
 
-def lines(*records: object) -> list[bytes]:
-    return [json.dumps(record).encode() for record in records]
+def read(folder: Path, *lines: object) -> Received:
+    """What a file of records, or of lines as they are, holds."""
+    path = folder / "answers.jsonl"
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines))
+    return read_received([path])
 
 
 def test_requests_leave_as_batch_lines_each_once(tmp_path: Path) -> None:
@@ -39,15 +43,14 @@ def test_requests_leave_as_batch_lines_each_once(tmp_path: Path) -> None:
 
 
 def test_answers_come_back_by_key_with_their_tokens() -> None:
-    read = parse_answers(lines(output("k", "code")))
-    answer = read.answers["k"]
+    key, answer = answer_of(output("k", "code"))
+    assert key == "k"
     assert (answer.text, answer.model) == ("code", "m-1")
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (5, 7, 2)
-    assert read.problems == ()
 
 
 def test_a_short_form_serves_answers_written_by_hand() -> None:
-    answer = parse_answers(lines({"custom_id": "k", "text": "code", "model": "somebody"})).answers["k"]
+    _, answer = answer_of({"custom_id": "k", "text": "code", "model": "somebody"})
     assert (answer.text, answer.model, answer.cost_usd) == ("code", "somebody", None)
 
 
@@ -69,23 +72,23 @@ def test_a_short_form_serves_answers_written_by_hand() -> None:
         (b'{"custom_id": "k", "response": {"status_code": 200, "body": null}}', "answered 200"),
     ],
 )
-def test_a_bad_line_is_reported_and_the_others_are_read(line: bytes, reason: str) -> None:
-    read = parse_answers([*lines(output("a", "1")), line, b"", *lines(output("b", "2"))])
-    assert set(read.answers) == {"a", "b"}
-    (problem,) = read.problems
-    assert problem.line == 2
-    assert reason in problem.reason
+def test_a_bad_line_is_reported_and_the_others_are_read(line: bytes, reason: str, tmp_path: Path) -> None:
+    found = read(tmp_path, output("a", "1"), line, b"", output("b", "2"))
+    assert set(found.answers) == {"a", "b"}
+    (problem,) = found.problems
+    assert "answers.jsonl:2: " in problem
+    assert reason in problem
 
 
-def test_a_second_answer_to_one_request_is_reported_and_the_first_stays() -> None:
-    read = parse_answers(lines(output("k", "one"), output("k", "two")))
-    assert read.answers["k"].text == "one"
-    assert "second answer" in read.problems[0].reason
+def test_a_second_answer_to_one_request_is_reported_and_the_first_stays(tmp_path: Path) -> None:
+    found = read(tmp_path, output("k", "one"), output("k", "two"))
+    assert found.answers["k"].text == "one"
+    assert "second answer" in found.problems[0]
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"none\.jsonl"):
-        read_answers(tmp_path / "none.jsonl")
+        read_received([tmp_path / "none.jsonl"])
 
 
 FIELDS = ["custom_id", "text", "response", "status_code", "body", "choices", "message", "content", "usage", "error"]
@@ -97,12 +100,12 @@ json_values = st.recursive(
 )
 
 
-@given(json_values)
-def test_any_json_is_an_answer_or_a_problem(record: object) -> None:
-    read = parse_answers(lines(record))
-    assert len(read.answers) + len(read.problems) == 1
+@given(record=json_values)
+def test_any_json_is_an_answer_or_a_problem(record: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = read(tmp_path_factory.getbasetemp(), {"custom_id": ""}, record)
+    assert len(found.answers) + len(found.problems) == 2
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_problems_and_nothing_worse(content: bytes) -> None:
-    assert parse_answers([content.replace(b"\n", b" ")]).answers == {}
+@given(content=st.binary(max_size=60))
+def test_any_bytes_are_problems_and_nothing_worse(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert read(tmp_path_factory.getbasetemp(), {"custom_id": ""}, content).answers == {}
