@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -163,8 +163,8 @@ class Expectation:
 
 def fit(columns: Columns, target: Floats) -> Expectation:
     """Weighted ridge regression of ``target`` on the state, within sources; rows with NaN targets are left out."""
-    names = _term_names(columns)
-    return _named(names, _sums(columns, target, np.zeros(len(columns), np.int64), 1)[0].solved())
+    weights = _solved(_sums(columns, target, np.zeros(len(columns), np.int64), 1), np.array([0]))
+    return Expectation(tuple(zip(_term_names(columns), map(float, weights), strict=True)))
 
 
 def cross_fitted(columns: Columns, target: Floats) -> Floats:
@@ -173,8 +173,7 @@ def cross_fitted(columns: Columns, target: Floats) -> Floats:
     folds = np.array(fold or [0])[columns.task.values]
     sums = _sums(columns, target, folds, FOLDS)
     expected = np.zeros(len(columns), np.float32)
-    solved = [_Sums.total([other for other in sums if other is not held]).solved() for held in sums]
-    weights = np.stack(solved, axis=1)
+    weights = np.stack([_solved(sums, np.delete(np.arange(FOLDS), held)) for held in range(FOLDS)], axis=1)
     for rows, design in _designs(columns):
         expected[rows] = np.take_along_axis(design @ weights, folds[rows, None], axis=1)[:, 0]
     return expected
@@ -243,59 +242,39 @@ def _design(columns: Columns, rows: slice) -> Matrix:
     return np.concatenate(blocks, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Weighted sums of products of terms, and of terms and targets by source; the first term is 1."""
-
-    gram: Matrix
-    moment: Matrix
-    terms: Matrix
-    targets: Matrix
-
-    @classmethod
-    def total(cls, parts: Sequence[_Sums]) -> _Sums:
-        return cls(
-            sum((part.gram for part in parts), np.zeros_like(parts[0].gram)),
-            sum((part.moment for part in parts), np.zeros_like(parts[0].moment)),
-            sum((part.terms for part in parts), np.zeros_like(parts[0].terms)),
-            sum((part.targets for part in parts), np.zeros_like(parts[0].targets)),
-        )
-
-    def solved(self) -> Matrix:
-        """Coefficients from differences within sources, and the intercept that fits the mean over all.
-
-        Sources differ more in how often steps gain than states do; without an intercept of its own for each, terms that
-        tell sources apart would be credited with that.
-        """
-        weight = np.maximum(self.terms[:, 0], 1e-12)
-        gram = self.gram - (self.terms / weight[:, None]).T @ self.terms
-        moment = self.moment - (self.terms / weight[:, None]).T @ self.targets
-        penalty = np.full(len(moment) - 1, RIDGE)
-        slopes = np.linalg.solve(gram[1:, 1:] + np.diag(penalty), moment[1:])
-        total = self.terms.sum(axis=0)
-        intercept = (self.targets.sum() - total[1:] @ slopes) / max(total[0], 1e-12)
-        return np.concatenate(([intercept], slopes))
+_Sums = tuple[Matrix, Matrix, Matrix, Matrix]
+"""By fold: weighted sums of products of terms and of terms with targets, then by source of terms and of targets."""
 
 
-def _sums(columns: Columns, target: Floats, folds: npt.NDArray[np.int64], count: int) -> list[_Sums]:
+def _sums(columns: Columns, target: Floats, folds: npt.NDArray[np.int64], count: int) -> _Sums:
     width, sources = len(_term_names(columns)), len(columns.source.names)
-    found = [
-        _Sums(np.zeros((width, width)), np.zeros(width), np.zeros((sources, width)), np.zeros(sources))
-        for _ in range(count)
-    ]
+    shapes = ((width, width), (width,), (sources, width), (sources,))
+    gram, moment, terms, targets = (np.zeros((count, *shape)) for shape in shapes)
     for rows, design in _designs(columns):
         known = ~np.isnan(target[rows])
-        for fold, sums in enumerate(found):
+        for fold in range(count):
             chosen = known & (folds[rows] == fold)
             part, source = design[chosen], columns.source.values[rows][chosen]
             weighted = part * columns.weight[rows][chosen, None]
             worth = columns.weight[rows][chosen] * target[rows][chosen]
-            np.add(sums.gram, part.T @ weighted, out=sums.gram)
-            np.add(sums.moment, part.T @ worth, out=sums.moment)
-            np.add.at(sums.terms, source, weighted)
-            np.add.at(sums.targets, source, worth)
-    return found
+            gram[fold] += part.T @ weighted
+            moment[fold] += part.T @ worth
+            np.add.at(terms[fold], source, weighted)
+            np.add.at(targets[fold], source, worth)
+    return gram, moment, terms, targets
 
 
-def _named(names: list[str], weights: Matrix) -> Expectation:
-    return Expectation(tuple((name, float(weight)) for name, weight in zip(names, weights, strict=True)))
+def _solved(folds: _Sums, used: npt.NDArray[np.intp]) -> Matrix:
+    """Coefficients from differences within sources, and the intercept that fits the mean over all, of the used folds.
+
+    Sources differ more in how often steps gain than states do; without an intercept of its own for each, terms that
+    tell sources apart would be credited with that. The first term is 1.
+    """
+    gram, moment, terms, targets = (part[used].sum(axis=0) for part in folds)
+    weight = np.maximum(terms[:, 0], 1e-12)
+    gram = gram - (terms / weight[:, None]).T @ terms
+    moment = moment - (terms / weight[:, None]).T @ targets
+    slopes = np.linalg.solve(gram[1:, 1:] + np.diag(np.full(len(moment) - 1, RIDGE)), moment[1:])
+    total = terms.sum(axis=0)
+    intercept = (targets.sum() - total[1:] @ slopes) / max(total[0], 1e-12)
+    return np.concatenate(([intercept], slopes))

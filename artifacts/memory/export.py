@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from artifacts.codec import encode
 from artifacts.memory.htg import Memory
 from artifacts.memory.records import Transition
 
-KINDS = ("manifest", "direction", "strategy", "edge", "transition")
 
-
-def export_lines(memory: Memory, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
-    """Lines of JSON: the manifest, then directions, strategies and transitions, each sorted by id.
+def export_lines(memory: Memory) -> Iterator[str]:
+    """Lines of JSON: the manifest, then directions, strategies, edges and transitions, as the memory has them.
 
     Numbers keep their value; a missing one is ``null``; nothing is rounded.
     """
-    for kind in kinds:
-        for record in _records(memory, kind):
-            yield json.dumps({"kind": kind} | record, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    records: Mapping[str, Iterable[object]] = {
+        "manifest": (memory.manifest,),
+        "direction": memory.directions,
+        "strategy": memory.strategies,
+        "edge": memory.edges,
+        "transition": memory.transitions(),
+    }
+    for kind, found in records.items():
+        for record in found:
+            yield json.dumps({"kind": kind} | encode(record), ensure_ascii=False, sort_keys=True, allow_nan=False)
 
 
 def solution_lines(memory: Memory) -> Iterator[str]:
@@ -49,16 +53,3 @@ def _trace(item: Transition) -> dict[str, Any]:
         "trust": item.weight,
         "tags": sorted(flag.value for flag in item.flags),
     }
-
-
-def _records(memory: Memory, kind: str) -> Iterator[dict[str, Any]]:
-    if kind == "manifest":
-        yield encode(memory.manifest)
-    elif kind == "direction":
-        yield from (asdict(direction) for direction in memory.directions)
-    elif kind == "edge":
-        yield from (encode(edge) for edge in memory.edges)
-    elif kind == "strategy":
-        yield from (encode(strategy) for strategy in memory.strategies)
-    else:
-        yield from (encode(transition) for transition in memory.transitions())

@@ -26,6 +26,7 @@ import builder.read
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from artifacts.measurement import Outcome
+from artifacts.memory.columns import codes
 from artifacts.memory.files import Files
 from artifacts.memory.schemas import table_of
 from artifacts.statistics import combined
@@ -194,10 +195,11 @@ def with_repeats_flagged(table: pa.Table) -> pa.Table:
     again = pa.array(_repeated(table))
     if not pc.any(again).as_py():
         return table
-    known, codes = _coded(table["flags"])
-    more = [" ".join(sorted({*names.split(), TrustFlag.DUPLICATED.value})) for names in known]
-    flags = pc.if_else(again, pa.array(more).take(codes), pa.array(known).take(codes))
-    lighter = pa.array([weight(TrustFlag(name) for name in names.split()) for names in more], pa.float64()).take(codes)
+    flagged = codes(table["flags"])
+    more = [" ".join(sorted({*names.split(), TrustFlag.DUPLICATED.value})) for names in flagged.names]
+    which = pa.array(flagged.values)
+    flags = pc.if_else(again, pa.array(more).take(which), pa.array(flagged.names).take(which))
+    lighter = pa.array([weight(TrustFlag(name) for name in names.split()) for names in more], pa.float64()).take(which)
     weights = pc.if_else(again, lighter, table["weight"])
     return _replaced(_replaced(table, "flags", flags), "weight", weights)
 
@@ -210,8 +212,8 @@ def _repeated(table: pa.Table) -> npt.NDArray[np.bool_]:
         return again
     correct = table.select([*EDGE, "child_us", "reward", "trajectory_id"]).take(pa.array(rows))
     figures = (*(correct[name] for name in EDGE), _figure(correct))
-    first, which = combined([np.asarray(_coded(column)[1], np.int64) for column in figures])
-    trajectory = np.asarray(_coded(correct["trajectory_id"])[1])
+    first, which = combined([codes(column).values.astype(np.int64) for column in figures])
+    trajectory = codes(correct["trajectory_id"]).values
     again[rows] = trajectory != trajectory[first][which]
     return again
 
@@ -220,13 +222,6 @@ def _figure(rows: pa.Table) -> pa.ChunkedArray:
     """Measured time; the gain, below zero and so unlike any time, where a log gives only the ratio."""
     ratio = pc.subtract(pc.multiply(-1.0, pc.exp(rows["reward"])), 1.0)
     return pc.fill_null(pc.coalesce(rows["child_us"], ratio), 0.0)
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], pa.Array]:
-    """Values of a column and, for each row, the number of its value."""
-    merged = column.combine_chunks()
-    coded = merged if pa.types.is_dictionary(merged.type) else merged.dictionary_encode()
-    return coded.dictionary.to_pylist(), coded.indices
 
 
 def _replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:

@@ -131,16 +131,12 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str] | UnreadableError
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.DictReader(io.StringIO(read_text(path).replace("\0", "\ufffd"), newline=""))
     number = 0
-    while True:
-        number += 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as problem:
-            yield number, UnreadableError(f"not CSV: {problem}")
-            return
-        yield number, {name: value for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+    try:
+        for number, row in enumerate(reader, start=1):
+            found = {name: value for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+            yield number, found
+    except csv.Error as problem:
+        yield number + 1, UnreadableError(f"not CSV: {problem}")
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from artifacts.memory.columns import Bools, Codes
 from artifacts.memory.htg import Memory
+from artifacts.memory.tables import transitions_of
 from artifacts.task import operator_name
 from artifacts.trajectory import State
 
@@ -73,11 +75,7 @@ def options_of(memory: Memory, level: str) -> Codes:
 
 def states_of(memory: Memory, rows: npt.NDArray[np.int64]) -> tuple[State, ...]:
     """States of the given rows, in their order."""
-    mask = np.zeros(len(memory), np.bool_)
-    mask[rows] = True
-    order = np.flatnonzero(mask)
-    found = {int(row): item.state for row, item in zip(order, memory.transitions(mask), strict=True)}
-    return tuple(found[int(row)] for row in rows)
+    return tuple(item.state for item in transitions_of(memory.table.take(pa.array(rows))))
 
 
 def operator_folds(tasks: Iterable[str], folds: int) -> tuple[frozenset[str], ...]:
