@@ -79,7 +79,7 @@ def shown(memory: Memory, item: str | None, as_json: bool) -> str:
         return json.dumps(encode(body), indent=1) if as_json else _memory_lines(memory)
     strategy = _strategy(memory, item)
     if strategy is not None:
-        rows = list(memory.rows_of(strategy_id=strategy.strategy_id))
+        rows = list(memory.rows_of(strategy.strategy_id))
         body = {**encode(strategy), "transitions": encode(rows)}
         return json.dumps(body, indent=1) if as_json else _strategy_lines(strategy, rows)
     direction = next((d for d in memory.directions if item in (d.direction_id, d.name)), None)

@@ -61,8 +61,7 @@ _REDUCED = re.compile(
     r"__shfl_\w+_sync\([^;]{0,80},\s*[a-z]\w*\s*\)|\b(?:block|warp)_?(?:sum|reduce|max|all|inclusive|scan)\w*\s*[<(]",
     re.IGNORECASE,
 )
-_TAIL_WORDS = ("bias", "relu", "gelu", "silu", "sigmoid", "tanh", "scale", "clamp")
-_TAIL = re.compile(rf"(?i){'|'.join(_TAIL_WORDS)}|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
+_TAIL = re.compile(r"(?i)bias|relu|gelu|silu|sigmoid|tanh|scale|clamp|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
 _SPANS = re.compile(r"//[^\n]*|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|/\*.*?\*/|/\*", re.DOTALL)
 """Comments and literals; a comment that never ends is its beginning alone, a literal ends with its line."""
 _ATTRIBUTES = re.compile(rb"__cluster_dims__\s*\([^)]*\)|__grid_constant__")
@@ -170,7 +169,7 @@ def _functions(data: bytes, nodes: list[Node], counts: Counter[str]) -> int:
 def _kernel_body(body: str, counts: Counter[str]) -> None:
     if "for" in body and "+=" in body:
         tail = body[body.rfind("for") :]
-        if _ends_in_epilogue(tail[tail.find("}") + 1 :]):
+        if _TAIL.search(tail, tail.find("}") + 1):
             counts["fused_epilogue"] += 1
     if _COUNTED.search(body) and _NUMBERED.search(body):
         counts["multiple_accumulators"] += 1
@@ -190,13 +189,6 @@ def _holds(body: str) -> bool:
     filled = {found[1] for found in _HELD.finditer(body, 0, met.start()) if not found[1].startswith(("acc", "s", "a"))}
     filled |= set(_STAGED_ASYNC.findall(body, 0, met.start()))
     return any(re.search(rf"\b{re.escape(name)}\s*\[", body[met.end() :]) for name in filled)
-
-
-def _ends_in_epilogue(tail: str) -> bool:
-    if not tail.isascii():  # beyond ASCII ignoring case is more than comparing lower case
-        return _TAIL.search(tail) is not None
-    lowered = tail.lower()
-    return any(word in lowered for word in _TAIL_WORDS) or ("fmax" in lowered and _TAIL.search(tail) is not None)
 
 
 def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:

@@ -9,9 +9,6 @@ from collections.abc import Mapping
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _WORD_END = re.compile(r"\w")
-_DIGITS = "0123456789"
-_BLANKED = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")}
-"""Characters of ASCII that are no part of a word."""
 
 
 def by_word(words: Mapping[str, str]) -> Mapping[str, str]:
@@ -205,7 +202,7 @@ def torch_calls(text: str) -> list[str]:
 def token_features(text: str) -> Counter[str]:
     """Features of comment-free C-family ``text`` by identifiers and patterns."""
     found: Counter[str] = Counter()
-    words = _words(text)
+    words = Counter(_WORD.findall(text))
     for word, count in words.items():
         for feature in _word_features(word):
             found[feature] += count
@@ -216,20 +213,6 @@ def token_features(text: str) -> Counter[str]:
     if found["accumulator_tile"] and found["dynamic_shared_memory"]:
         found["staged_tile"] += 1  # an array sized at launch has no shape to read
     return found
-
-
-def _words(text: str) -> Counter[str]:
-    """How often each identifier occurs."""
-    if not text.isascii():
-        return Counter(_WORD.findall(text))
-    # Cutting at what is no part of a word is several times faster; digits in front of a letter belong to no word.
-    words = Counter(text.translate(_BLANKED).split())
-    for number in [word for word in words if word[0] in _DIGITS]:
-        count = words.pop(number)
-        word = number.lstrip(_DIGITS)
-        if word:
-            words[word] += count
-    return words
 
 
 @functools.lru_cache(maxsize=100_000)

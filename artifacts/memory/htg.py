@@ -122,14 +122,9 @@ class Memory:
         """Strategies under one direction."""
         return tuple(strategy for strategy in self.strategies if strategy.direction_id == direction_id)
 
-    def rows_of(self, *, direction_id: str | None = None, strategy_id: str | None = None) -> Iterator[Transition]:
-        """Transitions of a direction or strategy, as records."""
-        mask = np.ones(len(self), np.bool_)
-        if direction_id is not None:
-            mask &= self.columns.direction.values == self.columns.direction.code(direction_id)
-        if strategy_id is not None:
-            mask &= self.columns.strategy.values == self.columns.strategy.code(strategy_id)
-        return self.transitions(mask)
+    def rows_of(self, strategy_id: str) -> Iterator[Transition]:
+        """Transitions of a strategy, as records."""
+        return self.transitions(self.columns.strategy.values == self.columns.strategy.code(strategy_id))
 
     def transitions(self, mask: Bools | None = None) -> Iterator[Transition]:
         """Transitions as records, all or those under ``mask``."""

@@ -56,7 +56,7 @@ def test_edges_account_for_every_measured_step_with_a_direction(memory: Memory) 
 def test_worked_examples_hold_the_largest_gain_of_their_strategy(memory: Memory) -> None:
     shown = view(memory)
     for strategy in memory.strategies:
-        rewards = [item.reward for item in memory.rows_of(strategy_id=strategy.strategy_id) if item.reward is not None]
+        rewards = [item.reward for item in memory.rows_of(strategy.strategy_id) if item.reward is not None]
         gains = [item.gain for item in shown.examples[strategy.strategy_id] if item.gain is not None]
         assert max(gains) == pytest.approx(2.0 ** max(rewards))
 

@@ -110,7 +110,7 @@ def test_an_unseen_group_has_a_wide_effect(memory: Memory) -> None:
 
 
 def test_rows_of_a_strategy_are_all_its_transitions(memory: Memory, transitions: list[Transition]) -> None:
-    found = {item.transition_id for item in memory.rows_of(strategy_id="fusion.0")}
+    found = {item.transition_id for item in memory.rows_of("fusion.0")}
     assert found == {item.transition_id for item in transitions if item.strategy_id == "fusion.0"}
 
 

