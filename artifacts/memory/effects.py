@@ -113,15 +113,10 @@ def learned_conditions(columns: Columns, advantages: Floats, rows: Bools) -> tup
         if abs(score) >= LEAST_Z:
             scored.append((abs(score), condition if score > 0 else opposite))
     scored.sort(key=lambda item: (-item[0], item[1].words))
-    return _distinct([condition for _, condition in scored])
-
-
-def _distinct(conditions: list[Condition]) -> tuple[Condition, ...]:
-    kept: list[Condition] = []
-    for condition in conditions:
-        if condition.field not in {item.field for item in kept} and len(kept) < MOST:
-            kept.append(condition)
-    return tuple(kept)
+    clearest: dict[str, Condition] = {}
+    for _, condition in scored:
+        clearest.setdefault(condition.field, condition)
+    return tuple(clearest.values())[:MOST]
 
 
 def contrast(values: Doubles, weights: Doubles, inside: Bools, fewest: int = FEWEST) -> float:

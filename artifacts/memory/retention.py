@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from artifacts.errors import BadInputError
-from artifacts.memory.files import TEMPORARY
 from artifacts.memory.store import MANIFEST, PINS, TAGS, MemoryStore, checked
 
 RUN_MANIFEST = "manifest.json"
@@ -87,16 +86,14 @@ def _in_runs(store: MemoryStore, name: str, root: Path) -> Iterable[tuple[str, P
 
 def _leftovers(store: MemoryStore, name: str) -> list[str]:
     """Folders of publishers that died: temporary ones, and on object stores those without a manifest."""
-    found = []
-    for entry in store.files.names(name):
-        unfinished = entry not in (TAGS, PINS) and not store.files.exists(name, entry, MANIFEST)
-        age = time.time() - max([store.files.modified(name, entry), *_ages(store, name, entry)], default=0.0)
-        if unfinished and (age > LEFTOVER_S):
-            found.append(entry)
-    return found
-
-
-def _ages(store: MemoryStore, name: str, entry: str) -> list[float]:
-    if entry.startswith(TEMPORARY) or entry not in (TAGS, PINS):
-        return [store.files.modified(name, entry, file) for file in store.files.names(name, entry)]
-    return []
+    files = store.files
+    unfinished = [
+        entry for entry in files.names(name) if entry not in (TAGS, PINS) and not files.exists(name, entry, MANIFEST)
+    ]
+    written = {
+        entry: max(
+            [files.modified(name, entry), *(files.modified(name, entry, file) for file in files.names(name, entry))]
+        )
+        for entry in unfinished
+    }
+    return [entry for entry in unfinished if time.time() - written[entry] > LEFTOVER_S]

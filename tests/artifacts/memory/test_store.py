@@ -1,4 +1,3 @@
-import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -129,41 +128,6 @@ def test_a_publisher_killed_at_any_write_leaves_the_store_as_it_was(
         assert store.load("demo").table.equals(memory.table)
         store.verify("demo")
     assert store.publish(build(small)).tags == ("latest",)
-
-
-def test_an_object_store_publish_without_manifest_is_no_version(build: Build, small: list[Transition]) -> None:
-    store = MemoryStore(f"memory://{uuid4().hex}")
-    version = store.publish(build(small)).version
-    store.files.remove("demo", version, MANIFEST)
-    assert store.versions("demo") == ()
-    assert store.publish(build(small)).version == version
-    store.verify("demo")
-
-
-def _publish(url: str, memory: Memory, start: object) -> None:
-    start.wait()  # type: ignore[attr-defined]
-    for _ in range(3):
-        MemoryStore(url).publish(memory)
-
-
-def test_concurrent_publishers_never_tear_a_version(
-    tmp_path: Path, memory: Memory, build: Build, small: list[Transition]
-) -> None:
-    context = multiprocessing.get_context("spawn")
-    start = context.Barrier(4)
-    several = [memory, memory, build(small), build(small)]
-    workers = [context.Process(target=_publish, args=(str(tmp_path), one, start)) for one in several]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
-    store = MemoryStore(str(tmp_path))
-    assert len(store.versions("demo")) == 2
-    for version in store.versions("demo"):
-        store.verify("demo", version)
-    assert store.load("demo").reference
-    assert not [name for name in store.files.names("demo") if name.startswith(".tmp-")]
 
 
 @pytest.mark.parametrize("version", [1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
