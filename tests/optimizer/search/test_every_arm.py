@@ -1,4 +1,4 @@
-"""What every registered arm keeps while it searches: it resumes anywhere, pays once, and says the same again."""
+"""What every kind of arm keeps while it searches: it resumes anywhere, pays once, and says the same again."""
 
 from __future__ import annotations
 
@@ -71,8 +71,13 @@ class Player:
         return f"PLAN: {number}\n```python\n{code}\n```"
 
 
+LIKE_HTAM = ("no-local", "attention", "no-prefix", "uniform", "frozen", "shuffled", "random")
+"""The same class under other settings, or with another memory: they choose otherwise and search alike."""
+KINDS = [name for name in ARMS if name not in LIKE_HTAM]
+
+
 @pytest.fixture(
-    params=[(name, "file") for name in ARMS] + [("feedback", "edits"), ("plan-code-debug", "edits")], ids="-".join
+    params=[(name, "file") for name in KINDS] + [("feedback", "edits"), ("plan-code-debug", "edits")], ids="-".join
 )
 def new_run(
     request: pytest.FixtureRequest, make_run: Callable[..., Any], memory: Memory, memory_of_moves: Memory
