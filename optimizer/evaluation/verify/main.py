@@ -21,6 +21,7 @@ from artifacts.measurement import Measurement, Outcome
 from optimizer.evaluation.device_lock import DeviceLock, NoDeviceLock, SharedDeviceLock, exclusive_device
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.evaluation.sandbox.channel import Channel, ChannelClosedError
+from optimizer.evaluation.sandbox.clock import give_freed_memory_back
 from optimizer.evaluation.sandbox.enter import show_device
 from optimizer.evaluation.sandbox.torch_state import GlobalState
 from optimizer.evaluation.verify.evaluation import Evaluation
@@ -242,6 +243,7 @@ class StateReset:
         sys.modules.pop(MODULE_NAME, None)
         linecache.clearcache()
         gc.collect()
+        give_freed_memory_back()
         with contextlib.suppress(RuntimeError):  # a broken device
             self._state.restore()
             return threading.active_count() <= self._threads and self._device_is_free()
