@@ -56,15 +56,13 @@ class DescribedLog:
 
     Attributes:
         table: rows as in :data:`builder.describe.raw_transitions.RAW_TRANSITIONS`.
-        records: records the log holds; ``reused`` is True when they were remembered, not read.
+        reused: whether they were remembered, not read.
     """
 
     name: str
-    format: str
     digest: str
     table: pa.Table
     quarantined: tuple[Quarantined, ...]
-    records: int
     reused: bool
 
     def without_rows(self) -> DescribedLog:
@@ -88,11 +86,9 @@ def describe_log(log: LogFile, cache: Path | None = None) -> DescribedLog:
     )
     described = DescribedLog(
         name=log.name,
-        format=log.format,
         digest=digest,
         table=fastest_kernels(table.unify_dictionaries().combine_chunks()),
         quarantined=result.quarantined,
-        records=result.records,
         reused=False,
     )
     if cache is not None:
@@ -128,8 +124,7 @@ def fingerprinted() -> tuple[Path, ...]:
 
 
 def _packed(described: DescribedLog) -> bytes:
-    beside = {"records": described.records, "quarantined": [encode(entry) for entry in described.quarantined]}
-    table = described.table.replace_schema_metadata({BESIDE: json.dumps(beside)})
+    table = described.table.replace_schema_metadata({BESIDE: json.dumps(encode(described.quarantined))})
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
@@ -137,14 +132,11 @@ def _packed(described: DescribedLog) -> bytes:
 
 def _unpacked(log: LogFile, digest: str, body: bytes) -> DescribedLog:
     table = table_of(body)
-    beside = json.loads(table.schema.metadata[BESIDE])
     return DescribedLog(
         name=log.name,
-        format=log.format,
         digest=digest,
         table=table.replace_schema_metadata(None).cast(RAW_TRANSITIONS),
-        quarantined=tuple(decode(Quarantined, entry) for entry in beside["quarantined"]),
-        records=beside["records"],
+        quarantined=tuple(decode(Quarantined, entry) for entry in json.loads(table.schema.metadata[BESIDE])),
         reused=True,
     )
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ Vectors = npt.NDArray[np.float32]
 """Float32 array of shape [texts, dimensions]."""
 
 
-@runtime_checkable
 class Embedder(Protocol):
     """Encodes texts. The conformance suite is ``tests/builder/embed``.
 

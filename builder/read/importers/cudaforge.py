@@ -32,12 +32,10 @@ KERNEL = re.compile(r"^kernel_\w+\.py$")
 
 
 def _claims(probe: Probe) -> bool:
-    """A directory with ``code`` and ``evaluation``, and an evaluation inside."""
     return {"code", "evaluation"} <= probe.entries and bool(evaluations(probe.path))
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """Kernels, evaluations and the replies that hold the plans."""
     return (
         *kernels(path),
         *evaluations(path),

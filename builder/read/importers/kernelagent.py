@@ -37,12 +37,10 @@ _FILES = (
 
 
 def _claims(probe: Probe) -> bool:
-    """A directory with the input kernel and the trace."""
     return {"input_kernel.py", "optimization_trace"} <= probe.entries and bool(_rounds(probe.path))
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """Kernels, benchmarks, strategies, profiles and the problem."""
     inside = (folder / name for folder in _rounds(path) for name in _FILES)
     return tuple(file for file in (path / "input_kernel.py", path / "problem.py", *inside) if is_regular(file))
 

@@ -29,12 +29,10 @@ _KERNEL = re.compile(r"^level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py$")
 
 
 def _claims_run(probe: Probe) -> bool:
-    """A directory with evaluation results and kernels named by level, problem and sample."""
     return "eval_results.json" in probe.entries and any(_KERNEL.match(name) for name in probe.entries)
 
 
 def _companions_run(path: Path) -> tuple[Path, ...]:
-    """Results, kernels and baselines."""
     names = (entry.name for entry in path.iterdir() if entry.is_file() and not entry.is_symlink())
     return tuple(path / name for name in sorted(names) if name == "eval_results.json" or _wanted(name))
 
@@ -131,7 +129,6 @@ def _names(log: LogFile) -> Iterator[str]:
 
 
 def _claims_agentic(probe: Probe) -> bool:
-    """A JSON object with ``meta`` and ``levels`` of problems."""
     return probe.is_json and {"meta", "levels", "problem_name", "extracted_code"} <= probe.fields
 
 

@@ -29,14 +29,12 @@ _TO_NS = {"nsecond": 1.0, "ns": 1.0, "usecond": 1e3, "us": 1e3, "msecond": 1e6, 
 
 
 def _claims(probe: Probe) -> bool:
-    """CudaForge's layout with a tree or with rounds below the kernels."""
     if not {"code", "evaluation"} <= probe.entries or not evaluations(probe.path):
         return False
     return "optimization_tree.json" in probe.entries or any(_rounds(probe.path))
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """Kernels, evaluations, rounds, tree and profiles."""
     tree = path / "optimization_tree.json"
     pages = (file for file in sorted((path / "profile").glob("*_ncu.csv")) if is_regular(file))
     return (*kernels(path), *evaluations(path), *_rounds(path), *([tree] if is_regular(tree) else []), *pages)

@@ -26,12 +26,10 @@ FILE = "lineage.toml"
 
 
 def _claims(probe: Probe) -> bool:
-    """A directory with ``lineage.toml``."""
     return FILE in probe.entries
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """The description and every source beside it."""
     files = (path / FILE, *sorted(path.glob("*.py")))
     return tuple(file for file in files if is_regular(file))
 

@@ -24,12 +24,10 @@ _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
 def _claims(probe: Probe) -> bool:
-    """A directory with manifest, events and candidates."""
     return probe.is_dir and {"manifest.json", "candidates"} <= probe.entries and bool(EVENTS & probe.entries)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """Events, manifest and candidates."""
     return (_events(path), path / "manifest.json", *sorted((path / "candidates").glob("*.py")))
 
 

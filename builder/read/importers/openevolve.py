@@ -36,14 +36,12 @@ _CHECKPOINT = re.compile(r"^checkpoint_(\d{1,9})$")
 
 
 def _claims(probe: Probe) -> bool:
-    """A checkpoint, or a directory of checkpoints, with programs."""
     if {"metadata.json", "programs"} <= probe.entries:
         return True
     return any(_CHECKPOINT.match(name) for name in probe.entries) and any(_checkpoints(probe.path))
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    """The program files of all checkpoints."""
     return tuple(_programs(path))
 
 

@@ -19,7 +19,6 @@ TEXTS = (
 
 
 def test_it_is_an_embedder(embedder: Embedder) -> None:
-    assert isinstance(embedder, Embedder)
     assert embedder.name
     assert len(embedder.sha256) == 64
 

@@ -327,7 +327,6 @@ def test_source_made_to_be_slow_is_read_and_described_or_quarantined(samples, tm
     problem["turns"][0]["extracted_code"] = code
     path.write_text(json.dumps(whole))
     described = describe_log(LogFile(path=path, format="kernelbench-agentic", name="log"))
-    assert described.records == 4
     assert described.table.num_rows + len(described.quarantined) > 0
     hacks_in(code)
 
