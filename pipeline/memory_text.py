@@ -24,7 +24,7 @@ from artifacts.memory.store import MemoryStore, MemoryVersion
 from artifacts.task import operator_family
 from artifacts.trajectory import State
 from optimizer.prompting.text import clean
-from pipeline.report.memory_view import NO_KERNEL, KernelRow, kernel_rows, ratio
+from pipeline.report.memory_view import NO_KERNEL, KernelRow, by_evidence, kernel_rows, ratio
 from pipeline.voice import counted
 
 
@@ -93,14 +93,9 @@ def shown(memory: Memory, item: str | None, as_json: bool) -> str:
 
 
 def _direction_lines(memory: Memory, direction: Direction) -> list[str]:
-    strategies = memory.strategies_of(direction.direction_id)
-    return [
-        f"{direction.name} ({direction.direction_id}): {effect(direction.effect)}",
-        *(
-            f"  {item.strategy_id}  {effect(item.effect)}  {item.name}"
-            for item in sorted(strategies, key=lambda item: (-item.effect.n, item.strategy_id))
-        ),
-    ]
+    head = f"{direction.name} ({direction.direction_id}): {effect(direction.effect)}"
+    strategies = by_evidence(memory, direction)
+    return [head, *(f"  {item.strategy_id}  {effect(item.effect)}  {item.name}" for item in strategies)]
 
 
 def _strategy(memory: Memory, item: str) -> Strategy | None:

@@ -58,7 +58,7 @@ def headline(found: MemoryDiff) -> str:
 
 def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
     """Every change, directions before strategies, then the replay figures."""
-    names = _names(old) | _names(new)
+    names = names_of(old) | names_of(new)
     listed = [*_level("direction", found.directions, names), *_level("strategy", found.strategies, names)]
     listed += [Change("edge", "moved", _moved(item)) for item in found.edges]
     for kind, names_ in (("appeared", found.edges_added), ("vanished", found.edges_removed)):
@@ -69,7 +69,8 @@ def changes(found: MemoryDiff, old: Memory, new: Memory) -> list[Change]:
     return [*listed, *(Change("replay", "moved", line) for line in found.quality), *made]
 
 
-def _names(memory: Memory) -> dict[str, str]:
+def names_of(memory: Memory) -> dict[str, str]:
+    """Names of directions and strategies by id."""
     names = {direction.direction_id: direction.name for direction in memory.directions}
     return names | {strategy.strategy_id: strategy.name for strategy in memory.strategies}
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +15,6 @@ import pyarrow.compute as pc
 from artifacts.memory.htg import START, Memory
 from artifacts.memory.records import Direction, Effect, Strategy, Transition
 from artifacts.memory.tables import source_rows, transitions_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A recorded step that shows a strategy at work; ``gain`` is parent time over child time."""
-
-    task: str
-    device: str
-    source: str
-    outcome: str
-    gain: float | None
-    parent_us: float | None
-    child_us: float | None
-    plan: str
-    error: str
-    where: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,29 +34,23 @@ class Edge:
     gain: float
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
-    """Figures of one log collection."""
-
-    source: str
-    files: int
-    transitions: int
-    measured: int
-    failures: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryView:
-    """Everything the page of a memory needs."""
+    """Everything the page of a memory needs.
+
+    Attributes:
+        examples: strategy id → its largest gain, largest loss and one failure: what a reader learns most from.
+        sources: figures of the log collections.
+    """
 
     reference: str
     directions: tuple[Direction, ...]
-    strategies: Mapping[str, tuple[Strategy, ...]]
-    examples: Mapping[str, tuple[Example, ...]]
+    strategies: Mapping[str, list[Strategy]]
+    examples: Mapping[str, list[Transition]]
     edges: tuple[Edge, ...]
     families: tuple[tuple[str, int], ...]
     devices: tuple[tuple[str, int], ...]
-    sources: tuple[SourceRow, ...]
+    sources: list[dict[str, Any]]
     transitions: int
     measured: int
     failures: int
@@ -83,7 +62,7 @@ def view(memory: Memory) -> MemoryView:
     return MemoryView(
         reference=memory.reference,
         directions=tuple(sorted(memory.directions, key=lambda item: -item.effect.n)),
-        strategies=_by_direction(memory),
+        strategies={item.direction_id: by_evidence(memory, item) for item in memory.directions},
         examples=_examples(memory),
         edges=_edges(memory),
         families=_counts(memory.table["family"]),
@@ -104,23 +83,12 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.large_string())
 
 
-def _sources(memory: Memory) -> tuple[SourceRow, ...]:
-    rows = source_rows(memory.table).to_pylist()
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for row in rows:
-        for index, value in enumerate((1, row["transitions"], row["measured"], row["failures"])):
-            sums[row["source"]][index] += value
-    return tuple(SourceRow(source, *counts) for source, counts in sorted(sums.items()))
-
-
-def _by_direction(memory: Memory) -> dict[str, tuple[Strategy, ...]]:
-    groups: dict[str, list[Strategy]] = defaultdict(list)
-    for strategy in memory.strategies:
-        groups[strategy.direction_id].append(strategy)
-    return {
-        name: tuple(sorted(items, key=lambda item: (-item.effect.n, item.strategy_id)))
-        for name, items in groups.items()
-    }
+def _sources(memory: Memory) -> list[dict[str, Any]]:
+    sums = [("file", "count"), ("transitions", "sum"), ("measured", "sum"), ("failures", "sum")]
+    rows: list[dict[str, Any]] = (
+        source_rows(memory.table).group_by("source").aggregate(sums).sort_by("source").to_pylist()
+    )
+    return rows
 
 
 def _edges(memory: Memory) -> tuple[Edge, ...]:
@@ -155,8 +123,7 @@ def _edges(memory: Memory) -> tuple[Edge, ...]:
     )
 
 
-def _examples(memory: Memory) -> dict[str, tuple[Example, ...]]:
-    """Largest gain, largest loss and one failure of each strategy: what a reader learns most from."""
+def _examples(memory: Memory) -> dict[str, list[Transition]]:
     columns = memory.columns
     strategy = columns.strategy.values
     measured = np.flatnonzero(~np.isnan(columns.reward) & (strategy >= 0))
@@ -167,27 +134,15 @@ def _examples(memory: Memory) -> dict[str, tuple[Example, ...]]:
     _, lost = np.unique(strategy[failed], return_index=True)
     chosen = [*order[last].tolist(), *order[first].tolist(), *failed[lost].tolist()]
     unique = list(dict.fromkeys(int(index) for index in chosen))
-    found: dict[str, list[Example]] = defaultdict(list)
+    found: dict[str, list[Transition]] = defaultdict(list)
     for item in transitions_of(memory.table.take(pa.array(unique, pa.int64()))):
-        found[item.strategy_id].append(example(item))
-    return {name: tuple(items) for name, items in found.items()}
+        found[item.strategy_id].append(item)
+    return found
 
 
-def example(item: Transition) -> Example:
-    """One transition as a worked example."""
-    line = f":{item.provenance.line}" if item.provenance.line else ""
-    return Example(
-        task=item.task.task_id,
-        device=item.device,
-        source=item.source,
-        outcome=item.outcome.value,
-        gain=None if item.reward is None else 2.0**item.reward,
-        parent_us=item.parent_us,
-        child_us=item.child_us,
-        plan=item.plan[:600],
-        error=item.error[:240],
-        where=f"{item.provenance.file}{line}",
-    )
+def by_evidence(memory: Memory, direction: Direction) -> list[Strategy]:
+    """Strategies of a direction, those with most measured steps first."""
+    return sorted(memory.strategies_of(direction.direction_id), key=lambda item: (-item.effect.n, item.strategy_id))
 
 
 def ratio(log2: float) -> float:

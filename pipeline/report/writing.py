@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from artifacts.codec import decode
@@ -14,7 +14,7 @@ from artifacts.runlog import RunLog
 from artifacts.trajectory import Quarantined
 from pipeline.report import page
 from pipeline.report.compare_page import compare_page
-from pipeline.report.lesson import lesson_of
+from pipeline.report.lesson import lesson_of, names_of
 from pipeline.report.memory_page import memory_page
 from pipeline.report.run_page import run_page
 from pipeline.report.run_view import read_run
@@ -97,9 +97,3 @@ def memory_of(store: str, run: Path) -> Memory | None:
         except ArtifactError:
             continue
     return None
-
-
-def names_of(memory: Memory) -> Mapping[str, str]:
-    """Names of directions and strategies by id."""
-    names = {direction.direction_id: direction.name for direction in memory.directions}
-    return names | {strategy.strategy_id: strategy.name for strategy in memory.strategies}
