@@ -141,7 +141,7 @@ def _study_problems(path: str) -> Iterator[str]:
         return
     for target in study.target:
         if target.kind == "run":
-            words = ["--arm", "feedback", *target.words]  # the study gives the others their memories
+            words = ["--arm", "feedback", *option_words(target.options)]  # the study gives the others their memories
             yield from (f"target {target.name}: {what}" for what in _request_problems(target.tasks, study.out, words))
     yield from _part_problems(study)
 

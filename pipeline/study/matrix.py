@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from artifacts.codec import encode
-from pipeline.report.figures import Pairing, pair
+from pipeline.report.figures import pair
 from pipeline.study.spec import Study
 
 
@@ -28,11 +28,11 @@ class Entry:
     target: str
     arm: str
     kind: str
-    value: float | None
-    low: float | None
-    high: float | None
-    tasks: int
     text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tasks: int = 0
     losses: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
 
@@ -53,35 +53,15 @@ def entries(study: Study, results: Sequence[Mapping[str, Any]]) -> list[Entry]:
 
 def _replay(result: Mapping[str, Any]) -> Entry:
     found = result["transfer"]
+    place: dict[str, Any] = {"memory": result["memory"], "target": result["target"], "arm": "", "kind": "replay"}
     if found is None:
-        text = "fewer than three tasks with a choice, or nothing left to train on"
-        return Entry(
-            memory=result["memory"],
-            target=result["target"],
-            arm="",
-            kind="replay",
-            value=None,
-            low=None,
-            high=None,
-            tasks=0,
-            text=text,
-        )
+        return Entry(**place, text="fewer than three tasks with a choice, or nothing left to train on")
     text = (
         f"{found['decision_points']} choices, trained on {found['trained_on']:,} transitions; "
         f"regret {found['regret']:.3f} against {found['regret_no_direction']:.3f} without a direction; {_counts(found)}"
     )
-    return Entry(
-        memory=result["memory"],
-        target=result["target"],
-        arm="",
-        kind="replay",
-        value=found["margin"],
-        low=found["low"],
-        high=found["high"],
-        tasks=found["tasks"],
-        text=text,
-        losses=tuple(found["losses"]),
-    )
+    figures = {name: found[name] for name in ("low", "high", "tasks")}
+    return Entry(**place, **figures, value=found["margin"], losses=tuple(found["losses"]), text=text)
 
 
 def _counts(found: Mapping[str, Any]) -> str:
@@ -110,23 +90,14 @@ def _paired(
     own: Sequence[Mapping[str, Any]],
     other: Sequence[Mapping[str, Any]],
 ) -> Entry:
-    found: Pairing | None = pair(_over_seeds(own), _over_seeds(other))
+    found = pair(_over_seeds(own), _over_seeds(other))
+    place: dict[str, Any] = {"memory": memory, "target": target, "arm": arm, "kind": own[0]["kind"]}
+    runs = tuple(result["run"] for result in (*own, *other) if "run" in result)
     text = f"{arm} over {control}, {len(own)} and {len(other)} seeds"
-    if found is not None:
-        text += f"; {_counts(encode(found))}"
-    return Entry(
-        memory=memory,
-        target=target,
-        arm=arm,
-        kind=own[0]["kind"],
-        value=found.ratio if found else None,
-        low=found.low if found else None,
-        high=found.high if found else None,
-        tasks=found.tasks if found else 0,
-        text=text,
-        losses=found.losses if found else (),
-        runs=tuple(result["run"] for result in (*own, *other) if "run" in result),
-    )
+    if found is None:
+        return Entry(**place, text=text, runs=runs)
+    figures: dict[str, Any] = {"value": found.ratio, "low": found.low, "high": found.high, "tasks": found.tasks}
+    return Entry(**place, **figures, text=f"{text}; {_counts(encode(found))}", losses=found.losses, runs=runs)
 
 
 def _over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

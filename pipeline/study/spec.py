@@ -11,7 +11,6 @@ from pathlib import Path
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError
 from builder.validate.transfer import Part
-from flows.supervised import option_words
 from optimizer.arms.registry import ARMS, WITHOUT_MEMORY
 from pipeline.project import read_toml
 
@@ -60,11 +59,6 @@ class StudyTarget:
         wrong = sorted(set(self.options) & set(RESERVED))
         if wrong:
             raise ValueError(f"target {self.name!r} sets {wrong[0]!r}, which the study decides")
-
-    @property
-    def words(self) -> list[str]:
-        """The options as a command line has them; those without a value are flags."""
-        return option_words(self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from artifacts.codec import encode
 from artifacts.memory.htg import Memory
+from artifacts.memory.shipped import load_memory
 from artifacts.runlog import RunLog
 from optimizer.evaluation.job import EvaluationJob
 from optimizer.llm.files import write_requests
@@ -19,11 +20,10 @@ from optimizer.run.exchange import Received, log_received, read_received, standi
 from optimizer.run.manifest import LlmSpec
 from optimizer.run.opening import OpenRun
 from pipeline.report import page
-from pipeline.report.page import stamp
 from pipeline.report.writing import write_run
 from pipeline.study.matrix import Entry, entries
 from pipeline.study.spec import Cell, Study, cells, read_study
-from pipeline.study.working import WaitingError, done, load_base, run_folder, work
+from pipeline.study.working import WaitingError, done, run_folder, work
 
 SECTIONS = (
     ("matrix", "Matrix"),
@@ -89,7 +89,7 @@ def run_study(path: Path, *, workers: int) -> StudyResult:
 def bases(study: Study) -> dict[str, Memory]:
     """The published memory that each memory of the study is a part of, by the latter's name."""
     references = {memory.name: memory.base or study.base for memory in study.memory}
-    loaded = {reference: load_base(study.store, reference) for reference in sorted(set(references.values()))}
+    loaded = {reference: load_memory(study.store, reference) for reference in sorted(set(references.values()))}
     return {name: loaded[reference] for name, reference in references.items()}
 
 
@@ -116,7 +116,7 @@ def study_page(
         links=_run_pages(Path(study.out), {run for entry in found for run in entry.runs}),
         failed=failed,
         cells=len(wanted),
-        **stamp(),
+        **page.stamp(),
     )
 
 

@@ -13,11 +13,11 @@ from artifacts.codec import encode
 from artifacts.errors import HtamError
 from artifacts.measurement import FASTEST, DoubtKind
 from artifacts.memory.htg import Memory
-from artifacts.memory.shipped import load_memory
 from artifacts.memory.store import MemoryStore
 from builder.validate.transfer import restricted, transfer
-from flows.supervised import htam
+from flows.supervised import htam, option_words
 from optimizer.tasks import load_tasks
+from pipeline.report import page
 from pipeline.study.spec import Cell, StudyMemory
 from pipeline.voice import counted
 
@@ -56,18 +56,10 @@ def work(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
         WaitingError: the run has got as far as it can without answers or measurements from files.
     """
     body = _run(cell, out, base) if cell.target.kind == "run" else _recorded(cell, base)
-    kept = {
-        "memory": cell.memory.name if cell.memory else "",
-        "target": cell.target.name,
-        "kind": cell.target.kind,
-        "arm": cell.arm,
-    }
-    result = kept | {"seed": cell.seed} | body
+    place = {"memory": cell.memory.name if cell.memory else "", "target": cell.target.name, "kind": cell.target.kind}
+    result = {**place, "arm": cell.arm, "seed": cell.seed, **body}
     path = out / RESULTS / f"{cell.key}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1, allow_nan=False), encoding="utf-8")
-    part.replace(path)
+    page.write(path, json.dumps(result, indent=1, allow_nan=False))
     return result
 
 
@@ -92,7 +84,7 @@ def _run(cell: Cell, out: Path, base: Memory | None) -> dict[str, Any]:
         ids, families = [task.task_id for task in tasks], {task.family for task in tasks}
         reference = publish_part(cell.memory, cell.leave_out, ids, families, out, base)
         words += ["--memory", reference, "--store", str(out / MEMORIES)]
-    standing = json.loads(htam([*words, *cell.target.words], run.with_suffix(".log")))
+    standing = json.loads(htam([*words, *option_words(cell.target.options)], run.with_suffix(".log")))
     if not standing["complete"]:
         open_ones = f"open: {counted(standing['open_requests'], 'request')} and {counted(standing['open_jobs'], 'job')}"
         raise WaitingError(f"{run}: {open_ones}", "htam transfer STUDY.toml --ask DIR")
@@ -124,8 +116,3 @@ def publish_part(
 def _file_name(name: str) -> str:
     """A memory's name in words as a store takes it."""
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "memory"
-
-
-def load_base(store: str, reference: str) -> Memory:
-    """The memory that a study divides."""
-    return load_memory(store, reference)
