@@ -299,7 +299,6 @@ def bench_page(bench: Bench) -> str:
         thresholds=THRESHOLDS,
         agreement=agreement(bench) if checked else "",
         note=NOTE,
-        **page.stamp(),
     )
 
 

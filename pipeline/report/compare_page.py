@@ -65,7 +65,6 @@ def compare_page(runs: Sequence[RunView]) -> str:
         curves=charts.fast_p_chart({arm.name: list(arm.run.speedups().values()) for arm in arms}),
         bar=lambda found: _bar(found, span),
         span=2**span,
-        **page.stamp(),
     )
 
 

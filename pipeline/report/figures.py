@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from artifacts.statistics import mean_interval
 
@@ -35,11 +36,6 @@ class Summary:
         return self.correct / self.tasks if self.tasks else 0.0
 
 
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """Geometric mean of positive values; None of nothing."""
-    return math.exp(sum(math.log(value) for value in values) / len(values)) if values else None
-
-
 def summarise(speedups: Sequence[float | None]) -> Summary:
     """Summarise one speedup a task; None stands for a task without a verified candidate."""
     correct = [value for value in speedups if value is not None]
@@ -48,8 +44,8 @@ def summarise(speedups: Sequence[float | None]) -> Summary:
     return Summary(
         tasks=len(speedups),
         correct=len(correct),
-        over_correct=geometric_mean(correct),
-        over_all=geometric_mean(filled),
+        over_correct=geometric_mean(correct) if correct else None,
+        over_all=geometric_mean(filled) if filled else None,
         low=math.exp(interval.low) if interval.known else None,
         high=math.exp(interval.high) if interval.known else None,
         faster=sum(value > 1.0 for value in correct),

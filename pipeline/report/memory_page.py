@@ -15,7 +15,6 @@ from artifacts.memory.records import Strategy
 from artifacts.trajectory import Quarantined
 from pipeline.report import charts, page
 from pipeline.report.memory_view import NO_KERNEL, MemoryView, certain, kernel_rows, ratio, scale, view
-from pipeline.report.page import stamp
 
 SECTIONS = (
     ("summary", "Summary"),
@@ -79,7 +78,6 @@ def memory_page(memory: Memory, quarantined: Sequence[Quarantined] | None = None
         replay_rows=memory.manifest.quality,
         size=SIZE,
         least=least_steps(shown),
-        **stamp(),
     )
 
 

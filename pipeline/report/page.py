@@ -45,8 +45,8 @@ def environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render one page from ``templates/<template>``."""
-    return environment().get_template(template).render(**values)
+    """Render one page from ``templates/<template>``, with version and time of writing at its foot."""
+    return environment().get_template(template).render(**stamp(), **values)
 
 
 def write(path: Path, html: str) -> Path:
@@ -71,7 +71,7 @@ def write(path: Path, html: str) -> Path:
 
 
 def stamp() -> dict[str, str]:
-    """Version of the project and time of writing, for the foot of a page; a checkout that is not installed has none."""
+    """What stands at the foot of a page; a checkout that is not installed has no version."""
     try:
         known = version("htam-kernels")
     except PackageNotFoundError:

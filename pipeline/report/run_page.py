@@ -70,7 +70,11 @@ def speed_over_steps(task: TaskView, scale: Scale) -> Chart | None:
         y_ticks=tuple((y.at(tick), f"{tick:g}×") for tick in y.ticks()),
         lines=charts.lines(
             [
-                (f"{name} {factor(level)}", "bound" if name == "bound" else "baseline", _across(x, y.at(level)))
+                (
+                    f"{name} {factor(level)}",
+                    "bound" if name == "bound" else "baseline",
+                    [(end, y.at(level)) for end in (x.start, x.end)],
+                )
                 for name, level in levels(task).items()
             ]
         ),
@@ -78,10 +82,6 @@ def speed_over_steps(task: TaskView, scale: Scale) -> Chart | None:
         edges=tuple(_edges(task, dots)),
         strip=strip,
     )
-
-
-def _across(x: Axis, height: float) -> list[tuple[float, float]]:
-    return [(x.start, height), (x.end, height)]
 
 
 def _fastest_us(task: TaskView) -> float | None:
@@ -195,7 +195,6 @@ def run_page(run: RunView, lesson: Lesson | None = None) -> str:
         way=way,
         failed=[(task, step) for task in run.tasks for step in task.steps if not step.correct],
         notes=Counter(note for task in run.tasks for step in task.steps for note in step.measurement.notes),
-        **page.stamp(),
     )
 
 
@@ -219,20 +218,14 @@ def breakdown(run: RunView) -> list[tuple[str, str, Summary]]:
     """Summaries for all tasks that count, then per level and per family, each against every baseline."""
     tasks = [task for task in run.tasks if not task.left_out]
     groups = [("all tasks", tasks)]
-    for name, key in (("level", _level), ("family", _family)):
-        values = sorted({key(task) for task in tasks} - {""})
+    for name in ("level", "family"):
+        values = sorted({getattr(task.ref, name) for task in tasks} - {None, ""})
         if len(values) > 1:
-            groups += [(f"{name} {value}", [task for task in tasks if key(task) == value]) for value in values]
+            groups += [
+                (f"{name} {value}", [task for task in tasks if getattr(task.ref, name) == value]) for value in values
+            ]
     return [
         (name, baseline, summarise([task.speedup(baseline) for task in members]))
         for name, members in groups
         for baseline in run.baselines
     ]
-
-
-def _level(task: TaskView) -> str:
-    return "" if task.ref.level is None else str(task.ref.level)
-
-
-def _family(task: TaskView) -> str:
-    return task.ref.family

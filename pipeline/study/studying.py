@@ -116,7 +116,6 @@ def study_page(
         links=_run_pages(Path(study.out), {run for entry in found for run in entry.runs}),
         failed=failed,
         cells=len(wanted),
-        **page.stamp(),
     )
 
 
