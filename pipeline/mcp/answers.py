@@ -158,18 +158,18 @@ def recalled(task: AgentTask, device: str, choice: Choice, context: PromptContex
         experience=[clean(line) for line in lines if line],
         moves=[clean(move_line(edge).removeprefix("- ")) for edge in context.moves],
         strategies=[_strategy(advice) for advice in context.strategies],
-        reference_kernels=[] if kernel is None else [reference_kernel(kernel.operator, kernel.speed, kernel.source)],
+        reference_kernels=[kernel_of(kernel.operator, round(2**kernel.speed, 3), kernel.source)] if kernel else [],
         pitfalls=[Pitfall(failure=clean(fix.error), cure=clean(fix.cure)) for fix in context.fixes],
         note=empty or choice.gate or ("memory holds nothing for this task and device" if nothing else ""),
         evaluations_left=task.left,
     )
 
 
-def reference_kernel(operator: str, speed: float, source: str) -> Kernel:
-    """A kernel by its hash; ``speed`` is log2(eager time / its time)."""
-    return Kernel(
-        sha256=source_hash(source), operator=operator, speedup=round(2**speed, 3), lines=len(source.splitlines())
-    )
+def kernel_of(operator: str, speedup: float | None, source: str, *, whole: bool = False) -> Kernel:
+    """A kernel by its hash, ``whole`` with its source."""
+    text = clean(source) if whole else ""
+    lines = len(source.splitlines())
+    return Kernel(sha256=source_hash(source), operator=operator, speedup=speedup, lines=lines, source=text)
 
 
 def verdict(task: AgentTask, job: Job) -> Verdict:

@@ -21,7 +21,7 @@ from artifacts.errors import BadInputError, HtamError
 from optimizer.prompting.text import clean
 from pipeline.commands.explain import explained
 from pipeline.mcp.agent_task import AgentTask, Job
-from pipeline.mcp.answers import Kernel, Question, Recall, TaskStatus, Verdict, recalled, status_of, verdict
+from pipeline.mcp.answers import Kernel, Question, Recall, TaskStatus, Verdict, kernel_of, recalled, status_of, verdict
 from pipeline.mcp.session import AgentSession, SessionSettings
 from pipeline.memory_text import shown
 
@@ -65,11 +65,11 @@ class Tools:
         for task in self._session.tasks.values():
             for node in task.search.population.nodes:
                 if node.sha256.startswith(sha256):
-                    return _kernel(task.search.task_id, node.measurement.speedup(), node.source)
+                    return kernel_of(task.search.task_id, node.measurement.speedup(), node.source, whole=True)
         table = self._session.memory.table
         for row in table.filter(pc.not_equal(table["kernel"], "")).select(["task_id", "kernel"]).to_pylist():
             if source_hash(row["kernel"]).startswith(sha256):
-                return _kernel(row["task_id"], None, row["kernel"])
+                return kernel_of(row["task_id"], None, row["kernel"], whole=True)
         raise BadInputError(f"no kernel {sha256[:64]!r}", "recall names the kernels that memory has for a task")
 
     async def evaluate(
@@ -187,16 +187,6 @@ async def _resource(session: AgentSession, item: str | None) -> str:
         return clean(shown(session.memory, item, as_json=False))
     except HtamError as problem:
         raise ResourceError(str(problem)) from problem
-
-
-def _kernel(operator: str, speedup: float | None, source: str) -> Kernel:
-    return Kernel(
-        sha256=source_hash(source),
-        operator=operator,
-        speedup=speedup,
-        lines=len(source.splitlines()),
-        source=clean(source),
-    )
 
 
 async def _after(task: AgentTask, job: Job, wait_s: float) -> Verdict:
