@@ -40,7 +40,7 @@ def build_memory(
         logging.getLogger("htam").info("starting")  # the packages take seconds
         if runner == HERE:
             return _here(logs, store, name, work=work, model=model, tag=tag, force=force, replay=not no_replay)
-        from flows.environment import keep_home_in
+        from flows import keep_home_in
 
         keep_home_in(Path(work) / "prefect")
         from flows import engine

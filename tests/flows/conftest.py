@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import flows.environment
+import flows
 from artifacts.candidate import Language
 from artifacts.codec import encode
 from artifacts.measurement import Measurement, Outcome, Timing
@@ -25,7 +25,7 @@ def private_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("PREFECT_LOGGING_LEVEL", "CRITICAL")
         patch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "1200")  # for what never comes
         patch.setenv("PREFECT_LOGGING_TO_API_ENABLED", "false")
-        flows.environment.set_defaults()
+        flows.set_defaults()
         yield
 
 

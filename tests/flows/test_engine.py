@@ -20,7 +20,7 @@ def test_no_telemetry_unless_the_user_asks_for_it() -> None:
 
 
 def test_the_home_of_prefect_is_the_users_where_he_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.environment import keep_home_in
+    from flows import keep_home_in
 
     monkeypatch.setenv("PREFECT_HOME", "mine")
     keep_home_in(tmp_path)
