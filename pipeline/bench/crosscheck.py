@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -71,8 +70,10 @@ class CrossCheck:
         for sample in samples:
             key = hashlib.sha256(f"{rules}{sample.problem.task.source}{sample.source}".encode()).hexdigest()
             if key not in known:
-                left = math.inf if deadline is None else deadline - time.monotonic()
-                verdict = self._asked(sample, min(LONGEST_S, left))
+                left_s = LONGEST_S if deadline is None else min(LONGEST_S, deadline - time.monotonic())
+                verdict = verdict_of(
+                    self.checkout, sample.problem.task.source, sample.source, dtype=self.dtype, timeout_s=left_s
+                )
                 if verdict is None:
                     break
                 known[key] = verdict
@@ -81,13 +82,6 @@ class CrossCheck:
                 listener(sample, verdict)
             found[sample.name] = known[key]
         return found
-
-    def _asked(self, sample: Sample, left_s: float) -> OtherVerdict | None:
-        """Its verdict; None when the time that is left is too short for one."""
-        if left_s <= 0:
-            return None
-        source, task = sample.source, sample.problem.task.source
-        return verdict_of(self.checkout, task, source, dtype=self.dtype, timeout_s=left_s)
 
 
 def verdict_of(
@@ -106,6 +100,8 @@ def verdict_of(
         BadInputError: the checkout holds no evaluator.
     """
     _, folder, module = _package(checkout)
+    if timeout_s <= 0:
+        return None
     with tempfile.TemporaryDirectory(prefix="htam-kernelbench-") as scratch:
         order, result = Path(scratch) / "order.json", Path(scratch) / "result.json"
         order.write_text(json.dumps(_order(task, candidate, dtype, scratch)), encoding="utf-8")

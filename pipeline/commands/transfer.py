@@ -42,23 +42,22 @@ def command(
       htam transfer examples/studies/sources.toml --workers 2 --json
       htam transfer examples/studies/cpu-cuda.toml --tell answers.jsonl --ask open
     """
-    from flows.environment import keep_home_in
+    from flows import keep_home_in
     from pipeline.building import progress
 
     keep_home_in(Path(work) / "prefect")
     with progress():
-        from pipeline.study.studying import run_study
+        from pipeline.study import studying
 
         if answers:
-            _tell(study, answers)
-        result = run_study(study, workers=workers)
+            taken = studying.tell(study, answers)
+            counts = f"{counted(taken.requests, 'answer')}, {counted(taken.jobs, 'measurement')}"
+            click.echo("\n".join([f"taken: {counts}", *taken.problems]), err=True)
+        result = studying.run_study(study, workers=workers)
         if folder is not None:
-            from pipeline.study.studying import ask
-
-            asked = ask(study, folder)
-            click.echo(
-                f"{counted(asked.requests, 'request')} and {counted(asked.jobs, 'job')} written to {folder}", err=True
-            )
+            asked = studying.ask(study, folder)
+            counts = f"{counted(asked.requests, 'request')} and {counted(asked.jobs, 'job')}"
+            click.echo(f"{counts} written to {folder}", err=True)
     if result.waiting:
         click.echo(
             f"{counted(len(result.waiting), 'run')} without all answers and measurements; see --ask and --tell",
@@ -71,12 +70,3 @@ def command(
         raise HtamError(
             f"{len(result.failed)} cells failed, first {result.failed[0][0]}: {result.failed[0][1]}", "see the page"
         )
-
-
-def _tell(study: Path, answers: tuple[Path, ...]) -> None:
-    from pipeline.study.studying import tell
-
-    taken = tell(study, answers)
-    click.echo(f"taken: {counted(taken.requests, 'answer')}, {counted(taken.jobs, 'measurement')}", err=True)
-    for problem in taken.problems:
-        click.echo(problem, err=True)
