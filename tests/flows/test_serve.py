@@ -26,7 +26,7 @@ name = "team"
 logs = ["{runs}"]
 store = "{base}/store"
 model = "hashing"
-every_s = 20
+every_s = 10
 
 [[notify]]
 on = ["unchanged"]
@@ -63,6 +63,7 @@ def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_tho
 ) -> None:
     settings = tmp_path / "team.toml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     command = [sys.executable, "-P", "-m", "pipeline", "serve", str(settings)]
 
     def servers() -> list[int]:
