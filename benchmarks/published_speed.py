@@ -36,7 +36,7 @@ from artifacts.measurement import Measurement  # noqa: E402
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
 from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings  # noqa: E402
 from pipeline.bench.crosscheck import verdict_of  # noqa: E402
-from pipeline.report.bench_page import OtherVerdict  # noqa: E402
+from pipeline.bench.kernelbench import OtherVerdict  # noqa: E402
 
 _PERIOD_MS = 200
 _FIRST_S = 60.0

@@ -18,8 +18,7 @@ from typing import Any
 from artifacts.codec import decode, encode
 from artifacts.errors import BadInputError, UnavailableError
 from optimizer.evaluation.worker.devices import nvidia_devices
-from pipeline.bench.kernelbench import Sample
-from pipeline.report.bench_page import OtherVerdict
+from pipeline.bench.kernelbench import OtherVerdict, Sample
 
 CORRECTNESS_TRIALS, TIMING_TRIALS = 5, 100
 """KernelBench's own defaults."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.candidate import source_hash
 from artifacts.errors import BadInputError
-from artifacts.measurement import Measurement
+from artifacts.measurement import Measurement, Outcome
 from optimizer.tasks import Task, load_task
-from pipeline.report.bench_page import Entry, OtherVerdict, ProblemRow
 
 _TASK = re.compile(r"(\d+)_.*\.py")
 _CANDIDATE = re.compile(r"level_(\d+)_problem_(\d+)(?:_sample_(\d+))?(?!\d).*\.py")
@@ -29,12 +28,26 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherVerdict:
+    """What the benchmark's own evaluator says: times in microseconds, None where it gave none."""
+
+    correct: bool | None
+    error: str = ""
+    time_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One candidate for a problem; ``number`` counts those of the problem from 0."""
+    """One candidate for a problem; ``number`` counts those of the problem from 0.
+
+    ``measurement`` is None while it waits for its turn, ``other`` where the benchmark's own evaluator was not asked.
+    """
 
     problem: Problem
     number: int
     source: str
+    measurement: Measurement | None = None
+    other: OtherVerdict | None = None
 
     @property
     def name(self) -> str:
@@ -45,6 +58,15 @@ class Sample:
     def sha256(self) -> str:
         """Identity of the candidate."""
         return source_hash(self.source)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether both evaluators say the same; None where one of them gave no verdict."""
+        if self.measurement is None or self.other is None or self.other.correct is None:
+            return None
+        if self.measurement.outcome is Outcome.INFRA_ERROR:
+            return None
+        return (self.measurement.outcome is Outcome.CORRECT) == self.other.correct
 
 
 def read_problems(checkout: Path, levels: Sequence[int], numbers: Collection[int] = ()) -> tuple[Problem, ...]:
@@ -106,30 +128,3 @@ def read_samples(folder: Path, problems: Sequence[Problem]) -> tuple[Sample, ...
 
 def _candidates(folder: Path) -> list[tuple[Path, re.Match[str]]]:
     return [(path, match) for path in folder.iterdir() if (match := _CANDIDATE.fullmatch(path.name))]
-
-
-def rows(
-    problems: Sequence[Problem],
-    samples: Sequence[Sample],
-    measured: Mapping[str, Measurement | None],
-    verdicts: Mapping[str, OtherVerdict] | None = None,
-) -> tuple[ProblemRow, ...]:
-    """Problems with what is known of their samples, ``measured`` and ``verdicts`` by name of the sample."""
-    return tuple(
-        ProblemRow(
-            level=problem.level,
-            number=problem.number,
-            task_id=problem.task.ref.task_id,
-            entries=tuple(
-                Entry(
-                    name=sample.name,
-                    sha256=sample.sha256,
-                    measurement=measured[sample.name],
-                    other=(verdicts or {}).get(sample.name),
-                )
-                for sample in samples
-                if sample.problem is problem
-            ),
-        )
-        for problem in problems
-    )

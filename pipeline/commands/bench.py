@@ -17,8 +17,8 @@ from pipeline.voice import counted, long_command, say
 
 if TYPE_CHECKING:
     from artifacts.measurement import Measurement
-    from pipeline.bench.kernelbench import Sample
-    from pipeline.report.bench_page import Bench, OtherVerdict
+    from pipeline.bench.kernelbench import OtherVerdict, Sample
+    from pipeline.report.bench_page import Bench
 
 RESULTS, VERDICTS = "results.jsonl", "kernelbench.jsonl"
 """What is known of candidates: our measurements, and what KernelBench says."""
@@ -92,7 +92,7 @@ def kernelbench(
     from optimizer.evaluation.worker.local import LocalEvaluator
     from pipeline.bench.crosscheck import CrossCheck
     from pipeline.bench.evaluating import Conditions, evaluate
-    from pipeline.bench.kernelbench import read_problems, read_samples, rows
+    from pipeline.bench.kernelbench import read_problems, read_samples
     from pipeline.report.bench_page import Bench, write_tables
 
     deadline = None if limit_s is None else time.monotonic() + limit_s
@@ -108,15 +108,15 @@ def kernelbench(
     found = evaluate(
         samples, conditions, out / RESULTS, LocalEvaluator, seed=seed, deadline=deadline, listener=_say_measured
     )
-    measured = {sample.name: found.get(conditions.key(sample)) for sample in samples}
+    measured = tuple(replace(sample, measurement=found.get(conditions.key(sample))) for sample in samples)
     title = f"KernelBench, level{'s' if len(levels) > 1 else ''} {', '.join(map(str, levels))}"
     facts = {"checkout": str(checkout), "candidates": str(folder), "device": ", ".join(names), "backend": backend}
     facts |= {"precision": precision, "dtype": dtype or "as the task has it"}
-    bench = Bench(title=title, problems=rows(problems, samples, measured), facts=facts)
+    bench = Bench(title=title, problems=problems, samples=measured, facts=facts)
     write_tables(out, bench)
     if other is not None:
         verdicts = other.verdicts(samples, deadline=deadline, listener=_say_verdict)
-        bench = replace(bench, problems=rows(problems, samples, measured, verdicts))
+        bench = replace(bench, samples=tuple(replace(sample, other=verdicts.get(sample.name)) for sample in measured))
         write_tables(out, bench)
     _report(out, bench)
 

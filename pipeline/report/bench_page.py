@@ -12,7 +12,8 @@ from typing import Any
 
 from artifacts.codec import encode
 from artifacts.first_error import first_error
-from artifacts.measurement import FASTEST, Measurement, Outcome
+from artifacts.measurement import FASTEST
+from pipeline.bench.kernelbench import Problem, Sample
 from pipeline.report import page
 
 THRESHOLDS = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0)
@@ -21,75 +22,32 @@ ALL_LEVELS = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherVerdict:
-    """What the benchmark's own evaluator says: times in microseconds, None where it gave none."""
-
-    correct: bool | None
-    error: str = ""
-    time_us: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One candidate in the table; ``measurement`` is None while it waits for its turn."""
-
-    name: str
-    sha256: str
-    measurement: Measurement | None = None
-    other: OtherVerdict | None = None
-
-    @property
-    def agrees(self) -> bool | None:
-        """Whether both evaluators say the same; None where one of them gave no verdict."""
-        if self.measurement is None or self.other is None or self.other.correct is None:
-            return None
-        if self.measurement.outcome is Outcome.INFRA_ERROR:
-            return None
-        return (self.measurement.outcome is Outcome.CORRECT) == self.other.correct
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemRow:
-    """One task with its candidates, of which there may be none."""
-
-    level: int
-    number: int
-    task_id: str
-    entries: tuple[Entry, ...] = ()
-
-    @property
-    def waits(self) -> bool:
-        """Whether a candidate has not been evaluated yet."""
-        return any(entry.measurement is None for entry in self.entries)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """Everything that the table is made of; ``facts`` says how it was made."""
 
     title: str
-    problems: tuple[ProblemRow, ...]
+    problems: tuple[Problem, ...]
+    samples: tuple[Sample, ...]
     facts: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """All candidates."""
-        return tuple(entry for problem in self.problems for entry in problem.entries)
+    def of(self, problem: Problem) -> list[Sample]:
+        """Candidates of one of the problems, of which there may be none."""
+        return [sample for sample in self.samples if sample.problem is problem]
 
     @property
     def waiting(self) -> int:
         """Candidates that have not been evaluated yet; their tasks are in no figure."""
-        return sum(entry.measurement is None for entry in self.entries)
+        return sum(sample.measurement is None for sample in self.samples)
 
     @property
-    def doubted(self) -> tuple[Entry, ...]:
+    def doubted(self) -> list[Sample]:
         """Candidates whose times are to be believed less; the figures count them as they are."""
-        return tuple(entry for entry in self.entries if entry.measurement is not None and entry.measurement.doubts)
+        return [sample for sample in self.samples if sample.measurement is not None and sample.measurement.doubts]
 
     @property
-    def disagreements(self) -> tuple[Entry, ...]:
+    def disagreements(self) -> list[Sample]:
         """Candidates on which the two evaluators differ."""
-        return tuple(entry for entry in self.entries if entry.agrees is False)
+        return [sample for sample in self.samples if sample.agrees is False]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +75,22 @@ Speedups = Sequence[float | None]
 
 def scores(bench: Bench) -> tuple[Score, ...]:
     """All figures: for each choice, level and baseline; tasks that still wait are left out."""
-    problems = [problem for problem in bench.problems if not problem.waits]
-    levels = sorted({problem.level for problem in problems})
-    groups = {ALL_LEVELS: problems} if len(levels) > 1 else {}
-    groups |= {str(level): [problem for problem in problems if problem.level == level] for level in levels}
+    tried = [(problem, bench.of(problem)) for problem in bench.problems]
+    tried = [(problem, samples) for problem, samples in tried if all(each.measurement for each in samples)]
+    levels = sorted({problem.level for problem, _ in tried})
+    groups = {ALL_LEVELS: [samples for _, samples in tried]} if len(levels) > 1 else {}
+    groups |= {str(level): [samples for problem, samples in tried if problem.level == level] for level in levels}
     return tuple(
         score
-        for choice, chosen in _choices(problems).items()
+        for choice, chosen in _choices(max((len(samples) for _, samples in tried), default=0)).items()
         for level, group in groups.items()
         for baseline in _baselines(bench)
-        for score in [_score(choice, level, baseline, [_speedups(problem, baseline) for problem in group], chosen)]
+        for score in [_score(choice, level, baseline, [_speedups(samples, baseline) for samples in group], chosen)]
         if score is not None
     )
 
 
-def _choices(problems: Sequence[ProblemRow]) -> dict[str, Callable[[Speedups], Speedups]]:
-    most = max((len(problem.entries) for problem in problems), default=0)
+def _choices(most: int) -> dict[str, Callable[[Speedups], Speedups]]:
     if most <= 1:
         return {"one candidate a task": lambda speedups: speedups}
     return {f"one of up to {most}, mean over them (pass@1)": lambda speedups: speedups, f"best of up to {most}": _best}
@@ -145,20 +103,20 @@ def _best(speedups: Speedups) -> Speedups:
 
 def _baselines(bench: Bench) -> list[str]:
     """Names of all that candidates were compared with; the fastest of each task first."""
-    named = {name for entry in bench.entries for name in speedups_of(entry)}
+    named = {name for sample in bench.samples for name in speedups_of(sample)}
     return sorted(named or {FASTEST}, key=lambda name: (name != FASTEST, name))
 
 
-def speedups_of(entry: Entry) -> dict[str, float]:
+def speedups_of(sample: Sample) -> dict[str, float]:
     """Speedups of a candidate by baseline; empty for one that is not correct."""
-    return {} if entry.measurement is None else entry.measurement.speedups
+    return {} if sample.measurement is None else sample.measurement.speedups
 
 
-def _speedups(problem: ProblemRow, baseline: str) -> Speedups | None:
+def _speedups(samples: Sequence[Sample], baseline: str) -> Speedups | None:
     """Of a task's candidates; None where a correct one was not compared with that baseline, which could not be had."""
     found: list[float | None] = []
-    for entry in problem.entries:
-        speedups = speedups_of(entry)
+    for sample in samples:
+        speedups = speedups_of(sample)
         if speedups and baseline not in speedups:
             return None
         found.append(speedups.get(baseline))
@@ -196,8 +154,8 @@ def _score(
 
 def outcomes(bench: Bench) -> list[tuple[str, int]]:
     """How often each verdict came, the most frequent first; tasks without a candidate are counted too."""
-    counts = Counter(entry.measurement.outcome.value for entry in bench.entries if entry.measurement is not None)
-    counts["no candidate"] = sum(not problem.entries for problem in bench.problems)
+    counts = Counter(sample.measurement.outcome.value for sample in bench.samples if sample.measurement is not None)
+    counts["no candidate"] = sum(not bench.of(problem) for problem in bench.problems)
     counts["not evaluated yet"] = bench.waiting
     return [(name, count) for name, count in counts.most_common() if count]
 
@@ -211,25 +169,25 @@ def as_data(bench: Bench) -> dict[str, Any]:
         "waiting": bench.waiting,
         "outcomes": dict(outcomes(bench)),
         "scores": [encode(score) for score in scores(bench)],
-        "candidates": [_as_row(problem, entry) for problem in bench.problems for entry in problem.entries],
-        "without_candidate": [problem.task_id for problem in bench.problems if not problem.entries],
-        "doubted": [entry.name for entry in bench.doubted],
-        "disagreements": [entry.name for entry in bench.disagreements],
+        "candidates": [_as_row(sample) for sample in bench.samples],
+        "without_candidate": [problem.task.ref.task_id for problem in bench.problems if not bench.of(problem)],
+        "doubted": [sample.name for sample in bench.doubted],
+        "disagreements": [sample.name for sample in bench.disagreements],
     }
 
 
-def _as_row(problem: ProblemRow, entry: Entry) -> dict[str, Any]:
-    found = entry.measurement
+def _as_row(sample: Sample) -> dict[str, Any]:
+    found = sample.measurement
     return {
-        "name": entry.name,
-        "task_id": problem.task_id,
-        "sha256": entry.sha256,
+        "name": sample.name,
+        "task_id": sample.problem.task.ref.task_id,
+        "sha256": sample.sha256,
         "outcome": None if found is None else found.outcome.value,
         "error": "" if found is None else found.error,
         "time_us": None if found is None or found.timing is None else found.timing.median_us,
-        "speedups": speedups_of(entry),
+        "speedups": speedups_of(sample),
         "doubts": [] if found is None else encode(found.doubts),
-        "kernelbench": None if entry.other is None else encode(entry.other),
+        "kernelbench": None if sample.other is None else encode(sample.other),
     }
 
 
@@ -244,12 +202,12 @@ def as_markdown(bench: Bench) -> str:
         means = [page.factor(one.over_correct), page.factor(one.over_all)]
         parts.append(_line([one.choice, one.level, one.baseline, str(one.tasks), *shares, *means]))
     parts += ["", NOTE, ""]
-    for entry in bench.doubted:
-        assert entry.measurement is not None
-        parts += [f"- {entry.name} is to be believed less: {doubt.text}" for doubt in entry.measurement.doubts]
-    if any(entry.other for entry in bench.entries):
+    for sample in bench.doubted:
+        assert sample.measurement is not None
+        parts += [f"- {sample.name} is to be believed less: {doubt.text}" for doubt in sample.measurement.doubts]
+    if any(sample.other for sample in bench.samples):
         parts += [f"## KernelBench's own verdict\n\n{agreement(bench)}", ""]
-        parts += [f"- {entry.name}: {_both(entry)}" for entry in bench.disagreements]
+        parts += [f"- {sample.name}: {_both(sample)}" for sample in bench.disagreements]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -262,18 +220,18 @@ NOTE = (
 
 def agreement(bench: Bench) -> str:
     """How far the two evaluators agree, in a sentence."""
-    judged = [entry for entry in bench.entries if entry.agrees is not None]
-    silent = sum(entry.other is not None for entry in bench.entries) - len(judged)
+    judged = [sample for sample in bench.samples if sample.agrees is not None]
+    silent = sum(sample.other is not None for sample in bench.samples) - len(judged)
     rest = f"; one of them gave no verdict on {silent}" if silent else ""
-    return f"Both evaluators say the same of {sum(bool(entry.agrees) for entry in judged)} of {len(judged)}{rest}."
+    return f"Both evaluators say the same of {sum(bool(sample.agrees) for sample in judged)} of {len(judged)}{rest}."
 
 
-def _both(entry: Entry) -> str:
-    assert entry.measurement is not None
-    assert entry.other is not None
+def _both(sample: Sample) -> str:
+    assert sample.measurement is not None
+    assert sample.other is not None
     sides = (
-        (f"{entry.measurement.outcome.value} here", entry.measurement.first_error),
-        ("correct there" if entry.other.correct else "not correct there", first_error(entry.other.error)),
+        (f"{sample.measurement.outcome.value} here", sample.measurement.first_error),
+        ("correct there" if sample.other.correct else "not correct there", first_error(sample.other.error)),
     )
     return ", ".join(f"{verdict} ({why})" if why else verdict for verdict, why in sides)
 
@@ -284,7 +242,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def bench_page(bench: Bench) -> str:
     """Render the page."""
-    checked = any(entry.other for entry in bench.entries)
+    checked = any(sample.other for sample in bench.samples)
     sections = [("scores", "Table"), ("candidates", "Candidates"), ("facts", "How it was run")]
     return page.render(
         "bench.html.j2",
@@ -295,7 +253,7 @@ def bench_page(bench: Bench) -> str:
         scores=scores(bench),
         outcomes=outcomes(bench),
         baselines=_baselines(bench),
-        speedups={entry.name: speedups_of(entry) for entry in bench.entries},
+        speedups={sample.name: speedups_of(sample) for sample in bench.samples},
         thresholds=THRESHOLDS,
         agreement=agreement(bench) if checked else "",
         note=NOTE,
