@@ -38,29 +38,25 @@ def build_memory(
         raise problem
     with progress():
         logging.getLogger("htam").info("starting")  # the packages take seconds
-        if runner == HERE:
-            return _here(logs, store, name, work=work, model=model, tag=tag, force=force, replay=not no_replay)
+        if runner == HERE:  # without a Prefect server, whose start costs more than a small build
+            from artifacts.memory.store import MemoryStore
+            from builder import build
+
+            settings = build.BuildSettings(name=name, model=model, cache=Path(work) / "build", replay=not no_replay)
+            built = build.build(logs, settings)
+            version = build.publish(built.memory, MemoryStore(store), tag=tag, force=force)
+            build.keep_quarantine(version.reference, built.quarantined, Path(work))
+            build.log.info("published %s as %s", version.reference, tag)
+            return version.reference
         from flows import keep_home_in
 
         keep_home_in(Path(work) / "prefect")
         from flows import engine
         from flows.build_memory import build_memory as flow
 
-        settings = engine.EngineSettings(runner=runner, workers=workers)
-        reference: str = engine.run(flow, settings, logs, store, name, work, model, tag, force, not no_replay)
+        runners = engine.EngineSettings(runner=runner, workers=workers)
+        reference: str = engine.run(flow, runners, logs, store, name, work, model, tag, force, not no_replay)
     return reference
-
-
-def _here(logs: list[str], store: str, name: str, *, work: str, model: str, tag: str, force: bool, replay: bool) -> str:
-    """Build in this process, without a Prefect server, whose start costs more than a small build."""
-    from artifacts.memory.store import MemoryStore
-    from builder import build
-
-    built = build.build(logs, build.BuildSettings(name=name, model=model, cache=Path(work) / "build", replay=replay))
-    version = build.publish(built.memory, MemoryStore(store), tag=tag, force=force)
-    build.keep_quarantine(version.reference, built.quarantined, Path(work))
-    build.log.info("published %s as %s", version.reference, tag)
-    return version.reference
 
 
 def build_problems(logs: Sequence[str], store: str, name: str, tag: str) -> Iterator[HtamError | OSError]:

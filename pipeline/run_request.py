@@ -52,6 +52,8 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
     store = options["store"] or (DEFAULT_STORE if known is None else known.store)
     device, language = _device(options, known), _language(options["language"], backend)
     arm, memory = _arm_and_memory(options, known, store, device, language)
+    if options["dtype"]:  # as the evaluator will make them: for states, by which a memory finds what is alike
+        tasks = [replace(task, dtype=options["dtype"]) for task in tasks]
     try:
         return RunManifest(
             run_id=path.resolve().name,
@@ -65,7 +67,7 @@ def wanted_manifest(path: Path, tasks: Sequence[Task], options: Mapping[str, Any
             memory=memory,
             store=store,
             seed=_seed(options, known),
-            tasks=tuple(task_entry(_cast(task, options["dtype"]), source_hash(task.source)) for task in tasks),
+            tasks=tuple(task_entry(task, source_hash(task.source)) for task in tasks),
             search=SearchSettings(
                 steps=options["steps"] or (STEPS if known is None else known.search.steps),
                 candidates=options["candidates"],
@@ -107,17 +109,6 @@ def resumed(path: Path, steps: int | None, given: Iterable[str]) -> RunLog:
     return log
 
 
-def _cast(task: Task, dtype: str | None) -> Task:
-    """The task as the evaluator will make it: for states, by which a memory finds what is alike."""
-    return replace(task, dtype=dtype) if dtype else task
-
-
-def _arm(wanted: str) -> str:
-    if wanted not in ARMS:
-        raise BadInputError(f"unknown arm {wanted!r}", f"one of: {', '.join(ARMS)}")
-    return wanted
-
-
 def _language(wanted: str | None, backend: str) -> Language:
     if wanted is None:
         return LANGUAGES[backend][0]
@@ -155,7 +146,9 @@ def _arm_and_memory(
     options: Mapping[str, Any], known: RunManifest | None, store: str, device: str, language: Language
 ) -> tuple[str, str]:
     """Arm and ``name@version``: what was asked for, else the shipped memory where it knows the device."""
-    arm, wanted = _arm(options["arm"]), str(options["memory"]).removesuffix(f"@{LATEST}")
+    arm, wanted = str(options["arm"]), str(options["memory"]).removesuffix(f"@{LATEST}")
+    if arm not in ARMS:
+        raise BadInputError(f"unknown arm {arm!r}", f"one of: {', '.join(ARMS)}")
     if arm in WITHOUT_MEMORY:
         if wanted not in ("", NO_MEMORY):
             raise BadInputError(f"arm {arm} uses no memory", "leave --memory out")
