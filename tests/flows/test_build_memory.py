@@ -83,7 +83,9 @@ def test_a_folder_without_logs_is_one_line(tmp_path: Path) -> None:
         build(tmp_path, tmp_path)
 
 
-def test_without_new_logs_nothing_is_published(runs: Path, tmp_path: Path) -> None:
+def test_new_logs_become_a_new_version_and_without_them_nothing_is_published(
+    runs: Path, tmp_path: Path, add_run: Callable[..., Path]
+) -> None:
     first = rebuild(runs, tmp_path)
     again = rebuild(runs, tmp_path)
     assert first["built"] == f"team@{first['version']}"
@@ -91,10 +93,6 @@ def test_without_new_logs_nothing_is_published(runs: Path, tmp_path: Path) -> No
     assert "no new logs" in again["reason"]
     (page,) = (tmp_path / "work/reports").glob("*.html")
     assert first["built"] in page.read_text()
-
-
-def test_a_new_run_becomes_a_new_version(runs: Path, tmp_path: Path, add_run: Callable[..., Path]) -> None:
-    first = rebuild(runs, tmp_path)
     add_run(runs / "gamma", "gamma")
     second = rebuild(runs, tmp_path)
     assert second["version"] != first["version"]
