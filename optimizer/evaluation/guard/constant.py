@@ -9,7 +9,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from optimizer.evaluation.guard.kept import kept_defaults
-from optimizer.evaluation.guard.names import Function, Names, dotted
+from optimizer.evaluation.guard.names import Function, Names, arguments_of, dotted
 
 _FACTS = {"is_cuda", "device", "dtype", "ndim", "requires_grad", "layout"}
 _ASKED = {"dim", "is_floating_point", "is_complex"}
@@ -23,6 +23,7 @@ _SCALARS = {"int", "float", "bool", "str", "len", "tuple", "isinstance", "hasatt
 _DEVICE_FACTS = {"is_available", "get_device_capability"}
 _MODES = {"train", "eval"}
 _DERIVATIVES = {"backward", "grad", "vjp", "jvp"}
+"""Methods that torch would call to change the mode or to differentiate, which nobody asks for."""
 _REGISTERS = {"setattr", "delattr", "register_buffer", "register_parameter", "register_module", "add_module"}
 _READS_ALL = {"buffers", "named_buffers", "parameters", "named_parameters", "state_dict", "get_buffer", "getattr",
               "_buffers", "_parameters"}  # fmt: skip
@@ -47,7 +48,7 @@ class Constants:
         said = {_said(node) for node in self._late}
         self._registers = bool(said & _REGISTERS)
         self._reads_all = bool(said & _READS_ALL)
-        own_modes = {id(part) for node in names.every_function if _is_mode(node) for part in ast.walk(node)}
+        own_modes = {id(part) for node in names.every_function if _is_named(node, _MODES) for part in ast.walk(node)}
         self._switches = any(_said(node) in _MODES and id(node) not in own_modes for node in ast.walk(tree))
         self._differentiates = any(_said(node) in _DERIVATIVES for node in ast.walk(tree))
         self._changed = {attr for node in self._late for attr in _stored(node)}
@@ -76,7 +77,7 @@ class Constants:
         """Nodes, by identity, to which no evaluation comes: branches for another mode, and derivatives."""
         parts = [part for node in self._late for part in _not_in_training(node)] if not self._switches else []
         if not self._differentiates:
-            parts += [function for function in self._names.every_function if _is_derivative(function)]
+            parts += [function for function in self._names.every_function if _is_named(function, _DERIVATIVES)]
         return {id(inner) for part in parts for inner in ast.walk(part)}
 
     def only_updated(self) -> set[str]:
@@ -114,7 +115,7 @@ class Constants:
     def _is_plain_attribute(self, node: ast.Attribute, function: Function) -> bool:
         if node.attr == "type" and isinstance(node.value, ast.Attribute) and node.value.attr == "device":
             return self._is_plain_attribute(node.value, function)
-        first, *rest = dotted(node, self._names).split(".")
+        first, *rest = dotted(node).split(".")
         if first == "self":
             if rest[-1] in _FACTS and len(rest) > 1:
                 return self._stays(rest[:-1])
@@ -125,15 +126,15 @@ class Constants:
         return node.attr in _FACTS and len(rest) == 1 and _is_argument(first, function, node)
 
     def _is_plain_answer(self, node: ast.Call, function: Function) -> bool:
-        if dotted(node.func, self._names) in _SAID_BY_TORCH:
+        if dotted(node.func) in _SAID_BY_TORCH:
             return True
         arguments = node.args
         if isinstance(node.func, ast.Attribute):
             asked = node.func.attr in _ASKED and not arguments and isinstance(node.func.value, ast.Name)
-            return asked and _is_argument(dotted(node.func.value, self._names), function, node)
+            return asked and _is_argument(dotted(node.func.value), function, node)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == "len" and len(arguments) == 1 and isinstance(arguments[0], ast.Attribute):
-            first, *rest = dotted(arguments[0], self._names).split(".")
+            first, *rest = dotted(arguments[0]).split(".")
             of_self = first == "self" and self._stays(rest) and not self._handled & set(rest)
             return of_self or (rest == ["shape"] and _is_argument(first, function, node))
         if name == "hasattr" and len(arguments) == 2 and isinstance(arguments[1], ast.Constant):
@@ -144,7 +145,7 @@ class Constants:
         """Whether a name or attribute stands for one object always: for None, or not."""
         if isinstance(node, ast.Constant):
             return True
-        first, *rest = dotted(node, self._names).split(".")
+        first, *rest = dotted(node).split(".")
         bound = any(part.id == first for part in _stores(function)) or first in self._rebound or first == "?"
         return not bound and self._stays(rest)
 
@@ -152,7 +153,7 @@ class Constants:
         """A number or switch of the file, a local name for a constant condition, or a place in a loop."""
         stores = [part for part in _stores(function) if part.id == name]
         if not stores:
-            return name in self._switches_of_module and name not in _arguments(function)
+            return name in self._switches_of_module and name not in arguments_of(function)
         values = [value for target, value in _assignments(function) if target in stores]
         if len(stores) == len(values) == 1:
             return self.is_constant(values[0], function)
@@ -167,7 +168,7 @@ class Constants:
         if call.func.id == "range":
             return loop.target is name and all(self._is_setting(part, function) for part in call.args)
         first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
-        parts = dotted(call.args[0], self._names).split(".") if call.args else ["?"]
+        parts = dotted(call.args[0]).split(".") if call.args else ["?"]
         own = parts[0] == "self" and self._stays(parts[1:]) and not self._handled & set(parts[1:])
         return call.func.id == "enumerate" and first is name and own
 
@@ -182,22 +183,11 @@ def _is_argument(name: str, function: Function, place: ast.expr) -> bool:
         stores = [part for part in stores if part.lineno < place.lineno]
     values = [value for target, value in _assignments(function) if target in stores]
     chosen = any(isinstance(part, _CHOICES) or _said(part) in _CHOOSERS for value in values for part in ast.walk(value))
-    return (bool(stores) or name in _arguments(function)) and len(values) == len(stores) and not chosen
+    return (bool(stores) or name in arguments_of(function)) and len(values) == len(stores) and not chosen
 
 
-def _arguments(function: Function) -> set[str]:
-    arguments = function.args
-    return {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-
-
-def _is_mode(function: Function) -> bool:
-    """A method that torch would call to change the mode, which nobody asks for."""
-    return getattr(function, "name", "") in _MODES
-
-
-def _is_derivative(function: Function) -> bool:
-    """A method that torch would call to differentiate, which nobody asks for."""
-    return getattr(function, "name", "") in _DERIVATIVES
+def _is_named(function: Function, names: Collection[str]) -> bool:
+    return getattr(function, "name", "") in names
 
 
 def _assignments(function: Function) -> list[tuple[ast.expr, ast.expr]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from artifacts.candidate import syntax_tree
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.names import Function
+from optimizer.evaluation.guard.names import Function, arguments_of
 from optimizer.evaluation.guard.python_rules import finding
 
 FACTS = {"shape", "dtype", "device", "ndim", "is_cuda", "size", "numel", "dim", "stride", "is_contiguous", "training",
@@ -30,9 +30,7 @@ class Kept:
     """
 
     def __init__(self, function: Function, persistent: set[str], free: Collection[str] = ()) -> None:
-        arguments = function.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        self._tainted = {argument.arg for argument in every if argument is not None} - {"self", "cls", "ctx"}
+        self._tainted = arguments_of(function) - {"self", "cls", "ctx"}
         self._roots = persistent | kept_defaults(function)
         self._free = free
         self._function = function

@@ -53,9 +53,10 @@ class Names:
         found = self.imported.get(local)
         return None if found is None else found[0]
 
-    def modules_of(self, local: str) -> list[str]:
-        """Everything that a name stands for anywhere."""
-        return list(self.meanings.get(local, ()))
+    def meanings_of(self, node: ast.AST) -> list[str]:
+        """Every dotted name of a module, or of a part of one, that a name or attribute chain may stand for."""
+        first, *rest = dotted(node).split(".")
+        return [".".join([root, *rest]) for root in self.meanings.get(first, ())]
 
     def _visit(self, tree: ast.Module) -> None:
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
@@ -100,7 +101,7 @@ class Names:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, (ast.Name, ast.Attribute)):
                 continue
-            parts = dotted(node.value, self).split(".")
+            parts = dotted(node.value).split(".")
             root = self.module_of(parts[0])
             for target in node.targets:
                 if root is not None and isinstance(target, ast.Name):
@@ -159,12 +160,21 @@ def _spelled(node: ast.Call) -> ast.expr:
     return node
 
 
-def bound_in(function: Function) -> set[str]:
-    """Names that are the function's own: arguments, and what it assigns without saying ``global``."""
+def arguments_of(function: Function) -> set[str]:
+    """Names of all arguments, starred ones too."""
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    bound = {argument.arg for argument in every if argument is not None}
-    free: set[str] = set()
+    return {argument.arg for argument in every if argument is not None}
+
+
+def decorators_of(function: Function) -> list[ast.expr]:
+    """What decorates a function, without the arguments that it is called with; nothing decorates a lambda."""
+    return [part.func if isinstance(part, ast.Call) else part for part in getattr(function, "decorator_list", [])]
+
+
+def bound_in(function: Function) -> set[str]:
+    """Names that are the function's own: arguments, and what it assigns without saying ``global``."""
+    bound, free = arguments_of(function), set[str]()
     for node in _own_nodes(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
@@ -201,7 +211,7 @@ def _harmless_rebindings(tree: ast.Module) -> set[str]:
     return bound & {"input", "vars", "help", "exit", "quit", "credits"}
 
 
-def dotted(node: ast.AST | None, names: Names) -> str:
+def dotted(node: ast.AST | None) -> str:
     """``a.b.c`` of an attribute chain; a root that is no name becomes ``?``."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from artifacts.measurement import GuardFinding
-from optimizer.evaluation.guard.names import Names, dotted
+from optimizer.evaluation.guard.names import Names, decorators_of
 
 MODULE = "numba"
 _TYPES = "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
@@ -40,13 +40,13 @@ def rules(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """What is wrong inside kernels, with what compiles them, and with how Python calls them."""
     kernels = _kernels(tree, names)
     inside = {id(part) for kernel in kernels.values() for part in ast.walk(kernel)}
-    plain = {id(part) for kernel in kernels.values() for part in _decorators(kernel)}
+    plain = {id(part) for kernel in kernels.values() for part in decorators_of(kernel)}
     own = {id(kernel) for kernel in kernels.values()}
     for kernel in kernels.values():
         yield from _compiled_as(kernel)
         yield from _body(kernel, names, frozenset(kernels))
     for node in ast.walk(tree):
-        if _meanings(node, names) & {*KERNELS} and id(node) not in plain:
+        if _compiles(node, names) and id(node) not in plain:
             yield _finding("compiles functions as their only decorator, at module level", node)
         if any(getattr(node, field, None) in kernels for field in ("name", "arg", "asname")) and id(node) not in own:
             yield _finding("a kernel's name means nothing else", node)
@@ -108,23 +108,15 @@ def _finding(message: str, node: ast.AST) -> GuardFinding:
     return GuardFinding(rule="numba", message=f"numba: {message}", line=getattr(node, "lineno", None))
 
 
-def _meanings(node: ast.AST, names: Names) -> set[str]:
-    """Every dotted name of a module's part that ``node`` may stand for; none for anything else."""
-    if not isinstance(node, (ast.Name, ast.Attribute)):
-        return set()
-    parts = dotted(node, names).split(".")
-    return {".".join([root, *parts[1:]]) for root in names.modules_of(parts[0])}
-
-
-def _decorators(function: ast.FunctionDef) -> list[ast.expr]:
-    return [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+def _compiles(node: ast.AST, names: Names) -> bool:
+    return any(full in KERNELS for full in names.meanings_of(node))
 
 
 def _kernels(tree: ast.Module, names: Names) -> dict[str, ast.FunctionDef]:
     return {
         node.name: node
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and any(_meanings(part, names) & {*KERNELS} for part in _decorators(node))
+        if isinstance(node, ast.FunctionDef) and any(_compiles(part, names) for part in decorators_of(node))
     }
 
 
@@ -163,14 +155,14 @@ def _may_be_called(function: ast.expr, names: Names, kernels: frozenset[str]) ->
     """Parts of modules are looked at as attributes."""
     if isinstance(function, ast.Attribute):
         return True
-    found = _meanings(function, names)
+    found = names.meanings_of(function)
     if found:
         return all(map(_is_part, found))
     return isinstance(function, ast.Name) and function.id in kernels | _BUILTINS
 
 
 def _is_listed(node: ast.Attribute, names: Names) -> bool:
-    found = _meanings(node, names)
+    found = names.meanings_of(node)
     return all(map(_is_part, found)) if found else node.attr in _METHODS
 
 
@@ -191,7 +183,7 @@ def _calls(tree: ast.Module, names: Names, kernels: frozenset[str], inside: set[
     handed |= {
         id(node.args[0])
         for node in outside
-        if isinstance(node, ast.Call) and len(node.args) == 1 and "torch.from_numpy" in _meanings(node.func, names)
+        if isinstance(node, ast.Call) and len(node.args) == 1 and "torch.from_numpy" in names.meanings_of(node.func)
     }
     lasting, called = _lasting(tree, names), set[int]()
     for node in outside:
@@ -220,7 +212,7 @@ def _lasting(tree: ast.Module, names: Names) -> set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         parts = list(ast.walk(node.value))
         holds = any(isinstance(part, (ast.Call, ast.List, ast.Dict, ast.Set, ast.ListComp)) for part in parts)
-        from_numpy = any(full.startswith("numpy") for part in parts for full in _meanings(part, names))
+        from_numpy = any(full.startswith("numpy") for part in parts for full in names.meanings_of(part))
         if holds and node in tree.body:
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
         if from_numpy:

@@ -94,7 +94,7 @@ def _asked_for_a_name(node: ast.AST) -> ast.expr | None:
 
 def _builtin_call(node: ast.Call, name: str, names: Names) -> Iterator[GuardFinding]:
     if name in ("getattr", "setattr", "delattr", "hasattr"):
-        owner = dotted(node.args[0], names) if node.args else "?"
+        owner = dotted(node.args[0]) if node.args else "?"
         own = owner == "self" or (name in ("getattr", "hasattr") and owner.startswith("self."))
         plain = _is_plain(node.args[1] if len(node.args) > 1 else None, names, own)
         if not plain or (name in ("setattr", "delattr") and not own):
@@ -147,13 +147,12 @@ def attributes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     given = {one for language in LANGUAGES for one in language.arrays(tree, names)}
     described = {id(keyword.value) for node in calls if _describes(node) for keyword in node.keywords}
     for node in (node for node in names.outermost_attributes if id(node) not in described):
-        parts = dotted(node, names).split(".")
+        parts = dotted(node).split(".")
         yield from _dunder(node, parts)
-        roots = names.modules_of(parts[0])
-        if not roots and id(node) not in given:
+        found = names.meanings_of(node)
+        if not found and id(node) not in given:
             yield from _file_method(node, parts)
-        for root in roots:
-            full = ".".join([root, *parts[1:]])
+        for full in found:
             if not (full in _AUTOCASTS and id(node) in switched_off):
                 yield from _part_of_module(node, full, names)
     for local, meanings in names.meanings.items():
@@ -252,12 +251,12 @@ def assignments(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """Nothing imported is ever changed: no patched timers, no global switches."""
     for node in ast.walk(tree):
         for target in _targets(node):
-            if isinstance(target, ast.Subscript) and dotted(target.value, names).endswith("environ"):
+            if isinstance(target, ast.Subscript) and dotted(target.value).endswith("environ"):
                 if not _allowed_variable(target.slice):
                     yield finding("environment", "this environment variable may not be set", node)
                 continue
             base = target.value if isinstance(target, (ast.Attribute, ast.Subscript)) else None
-            root = dotted(base, names).split(".")[0] if base is not None else ""
+            root = dotted(base).split(".")[0] if base is not None else ""
             if root in names.imported:
                 yield finding("patch", f"{ast.unparse(target)} changes an imported module", target)
             elif root in names.classes and isinstance(target, ast.Attribute) and target.attr in ("forward", "__call__"):
@@ -291,7 +290,7 @@ def classes(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
-        bases = [dotted(base, names).split(".")[-1] for base in node.bases]
+        bases = [dotted(base).split(".")[-1] for base in node.bases]
         if "Model" in bases and "Model" not in names.classes:
             yield finding("inherited_model", f"{node.name} inherits the reference", node)
         if any(base in ("Tensor", "Parameter", "TorchDispatchMode", "TorchFunctionMode") for base in bases):

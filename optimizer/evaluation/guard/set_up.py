@@ -92,14 +92,10 @@ def _families(tree: ast.Module) -> dict[Function, set[str]]:
 
 
 def _mentions(tree: ast.Module) -> Iterator[_Mention]:
-    waiting: list[tuple[ast.AST, Function | None]] = [(tree, None)]
-    while waiting:
-        node, around = waiting.pop()
-        called = node.func if isinstance(node, ast.Call) else None
-        for child in ast.iter_child_nodes(node):
-            if name := _name(child):
-                yield _Mention(name, child is called, around)
-            waiting.append((child, child if isinstance(child, Function) else around))
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node, around in _with_functions(tree):
+        if name := _name(node):
+            yield _Mention(name, id(node) in called, around[-1] if around else None)
 
 
 def _name(node: ast.AST) -> str:
@@ -120,9 +116,8 @@ def module_values(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     for node, around in _with_functions(tree):
         if id(node) in named or not _is_load(node, attributes):
             continue
-        first, *rest = dotted(node, names).split(".")
-        meanings = [".".join([root, *rest]) for root in names.modules_of(first)]
-        found = next((full for full in meanings if full in _MODULES), "")
+        first = dotted(node).partition(".")[0]
+        found = next((full for full in names.meanings_of(node) if full in _MODULES), "")
         if found and not any(first in bound_in(function) for function in around):
             yield finding("module", f"module {found} may only be named to reach its parts", node)
 
@@ -135,8 +130,8 @@ def setup_modules(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     for node, around in _with_functions(tree):
         if id(node) not in attributes:
             continue
-        first, *rest = dotted(node, names).split(".")
-        for root in names.modules_of(first):
+        first, *rest = dotted(node).split(".")
+        for root in names.meanings.get(first, ()):
             allowed = SETUP_MODULES.get(root)
             if allowed is None:
                 continue

@@ -9,7 +9,7 @@ from artifacts.measurement import GuardFinding
 from optimizer.evaluation.guard.constant import Constants
 from optimizer.evaluation.guard.kept import Kept
 from optimizer.evaluation.guard.languages import KERNELS
-from optimizer.evaluation.guard.names import Function, Names, dotted
+from optimizer.evaluation.guard.names import Function, Names, bound_in, decorators_of, dotted
 from optimizer.evaluation.guard.python_rules import finding
 from optimizer.evaluation.guard.set_up import before_inputs, runs_constructors_again
 from optimizer.evaluation.guard.tables import COMPUTING_METHODS, PLAIN_MODULES, TORCH_MOVES
@@ -22,8 +22,7 @@ _COMPILERS = ("triton.jit", "triton.autotune", "triton.heuristics", "triton.runt
 def own_kernels(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """A candidate brings a kernel: an extension, a function that a decorator compiles or a custom library."""
     builds = any(
-        isinstance(node, ast.Call) and dotted(node.func, names).split(".")[-1] in _KERNEL_SOURCES
-        for node in ast.walk(tree)
+        isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in _KERNEL_SOURCES for node in ast.walk(tree)
     )
     if not builds and not any(_is_compiled(function, names) for function in names.every_function):
         yield finding("no_kernel", "the candidate has no kernel of its own", tree)
@@ -31,18 +30,15 @@ def own_kernels(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
 
 def _is_compiled(function: Function, names: Names) -> bool:
     """Whether a decorator compiles the function, so that none of it runs as Python."""
-    for decorator in getattr(function, "decorator_list", []):
-        parts = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator, names).split(".")
-        if any(".".join([root, *parts[1:]]).startswith(_COMPILERS) for root in names.modules_of(parts[0])):
-            return True
-    return False
+    meanings = (full for part in decorators_of(function) for full in names.meanings_of(part))
+    return any(full.startswith(_COMPILERS) for full in meanings)
 
 
 def reference_used(tree: ast.Module, names: Names) -> Iterator[GuardFinding]:
     """The task's ``Model`` is no part of a candidate; a class of its own may have that name."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and "Model" not in names.classes)
     for node in calls:
-        if dotted(node.func, names).split(".")[-1] == "Model":
+        if dotted(node.func).split(".")[-1] == "Model":
             yield finding("inherited_model", "the reference is constructed", node)
 
 
@@ -92,20 +88,16 @@ def compute_call(node: ast.AST, names: Names) -> str:
 
 
 def _computing(node: ast.AST, names: Names) -> str:
-    parts = dotted(node, names).split(".")
-    found = (_computes([*root.split("."), *parts[1:]]) for root in names.modules_of(parts[0]))
-    return next(filter(None, found), "")
+    return next((full for full in names.meanings_of(node) if _computes(full.split("."))), "")
 
 
-def _computes(full: list[str]) -> str:
-    """A dotted name of torch's when calling it computes."""
+def _computes(full: list[str]) -> bool:
+    """Whether a dotted name is one of torch's, and calling it computes."""
     if full[0] != "torch" or full[-1] in TORCH_MOVES or full[1:2] == ["cuda"] or "library" in full or "init" in full:
-        return ""
+        return False
     if "ops" in full:
-        return ".".join(full) if "aten" in full else ""
-    if {"cpp_extension", "compiler", "jit"} & set(full) or full[-1][:1].isupper():
-        return ""
-    return ".".join(full)
+        return "aten" in full
+    return not {"cpp_extension", "compiler", "jit"} & set(full) and not full[-1][:1].isupper()
 
 
 def _computing_method(node: ast.AST, parameters: set[str]) -> str:
@@ -121,7 +113,7 @@ def _called_part(node: ast.AST, names: Names, modules: set[str], helpers: set[st
     """A module of torch kept in ``self``, or a function of the candidate in which only torch works."""
     if not isinstance(node, ast.Call):
         return ""
-    parts = dotted(node.func, names).split(".")
+    parts = dotted(node.func).split(".")
     if parts[0] == "self" and len(parts) == 2 and parts[1] in modules:
         return ".".join(parts)
     return parts[-1] if parts[-1] in helpers and parts[0] in (parts[-1], "self") else ""
@@ -142,10 +134,9 @@ def _torch_modules(tree: ast.Module, names: Names) -> set[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
-        parts = dotted(node.value.func, names).split(".")
-        for root in names.modules_of(parts[0]):
-            full = ".".join([root, *parts[1:]])
-            if full.startswith("torch.nn.") and parts[-1][:1].isupper() and parts[-1] not in PLAIN_MODULES:
+        for full in names.meanings_of(node.value.func):
+            name = full.rpartition(".")[2]
+            if full.startswith("torch.nn.") and name[:1].isupper() and name not in PLAIN_MODULES:
                 found |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
     return found
 
@@ -156,7 +147,7 @@ def _torch_helpers(names: Names) -> set[str]:
     for function in names.every_function:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         computes = any(compute_call(node, names) for node in ast.walk(function))
-        own = any(not names.modules_of(dotted(call.func, names).split(".")[0]) for call in calls)
+        own = any(not names.meanings_of(call.func) for call in calls)
         if computes and not own and not isinstance(function, ast.Lambda):
             found.add(function.name)
     return found
@@ -197,23 +188,9 @@ def _inside_functions(tree: ast.Module) -> dict[Function, set[str]]:
         }
         for inner in ast.walk(outer):
             if isinstance(inner, ast.FunctionDef) and inner is not outer:
-                around = _assigned(outer) - _assigned(inner) if inner.name in returned else set()
+                around = bound_in(outer) - bound_in(inner) if inner.name in returned else set()
                 found[inner] = found.get(inner, set()) | around
     return found
-
-
-def _assigned(function: ast.FunctionDef) -> set[str]:
-    """Names that the function itself binds; those inside it have their own."""
-    bound: set[str] = set()
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef):
-            continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.add(node.id)
-        waiting += ast.iter_child_nodes(node)
-    return bound
 
 
 _BLANK = ("empty", "zeros", "new_empty", "new_zeros", "clone", "view", "reshape")
