@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,17 +72,13 @@ class LocalBuilder:
         cache: where libraries live.
         routes: in the order to try; the last one's verdict counts.
         fingerprint: of the toolchain, part of each key.
-        slots: how many builds may compile at a time; others wait.
         timeout_s: limit of one route's attempt.
     """
 
-    def __init__(
-        self, cache: BuildCache, routes: Sequence[Route], fingerprint: str, slots: int = 1, timeout_s: float = 300.0
-    ) -> None:
+    def __init__(self, cache: BuildCache, routes: Sequence[Route], fingerprint: str, timeout_s: float = 300.0) -> None:
         self._cache = cache
         self._routes = tuple(routes)
         self._fingerprint = fingerprint
-        self._slots = threading.BoundedSemaphore(slots)
         self._timeout_s = timeout_s
 
     def build(self, request: BuildRequest, stop: Stop | None = None) -> BuildResult:
@@ -102,25 +97,24 @@ class LocalBuilder:
     def _compile(self, key: str, request: BuildRequest, stop: Stop | None) -> tuple[Entry, Path]:
         start = time.monotonic()
         fallbacks: list[str] = []
-        with self._slots:
-            for route in self._candidates(request):
-                with self._cache.workspace() as directory:
-                    _still_wanted(stop)
-                    attempt = route.build(request, directory, self._timeout_s, stop)
-                    if attempt.library is None:
-                        _still_wanted(stop)  # a compiler that was stopped says nothing about the sources
-                    if attempt.library is None and route is not self._routes[-1]:
-                        fallbacks.append(f"{route.name}: {first_error(attempt.log)}")
-                        continue
-                    entry = Entry(
-                        name=request.name,
-                        library=attempt.library.name if attempt.library else "",
-                        route=route.name,
-                        log=attempt.log,
-                        seconds=time.monotonic() - start,
-                        fallbacks=tuple(fallbacks),
-                    )
-                    return entry, self._cache.publish(key, entry, attempt.library)
+        for route in self._candidates(request):
+            with self._cache.workspace() as directory:
+                _still_wanted(stop)
+                attempt = route.build(request, directory, self._timeout_s, stop)
+                if attempt.library is None:
+                    _still_wanted(stop)  # a compiler that was stopped says nothing about the sources
+                if attempt.library is None and route is not self._routes[-1]:
+                    fallbacks.append(f"{route.name}: {first_error(attempt.log)}")
+                    continue
+                entry = Entry(
+                    name=request.name,
+                    library=attempt.library.name if attempt.library else "",
+                    route=route.name,
+                    log=attempt.log,
+                    seconds=time.monotonic() - start,
+                    fallbacks=tuple(fallbacks),
+                )
+                return entry, self._cache.publish(key, entry, attempt.library)
         raise AssertionError("a builder needs at least one route")
 
     def _candidates(self, request: BuildRequest) -> list[Route]:
@@ -157,22 +151,16 @@ def default_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "htam" / "builds"
 
 
-def standard_builder(root: Path | None = None, slots: int | None = None, timeout_s: float = 300.0) -> LocalBuilder:
-    """A builder over the cache at ``root`` with the fast routes first.
-
-    Args:
-        root: cache directory; :func:`default_root` when None.
-        slots: builds that compile at a time; the number of cores when None.
-        timeout_s: limit of one compiler run.
-    """
+def standard_builder(root: Path) -> LocalBuilder:
+    """A builder over the cache at ``root`` with the fast routes first; compilers queue for cores."""
     toolchain = detect_toolchain()
-    cache = BuildCache(root or default_root())
+    cache = BuildCache(root)
     cache.sweep()
     headers = cache.root / "headers"
     compilers = CompilerSlots(os.cpu_count() or 1)
     fast: list[Route] = [FastRoute(toolchain, headers, split=split, slots=compilers) for split in (True, False)]
     routes = [*fast, StockRoute(arch=toolchain.arch)]
-    return LocalBuilder(cache, routes, toolchain.fingerprint, slots or os.cpu_count() or 1, timeout_s)
+    return LocalBuilder(cache, routes, toolchain.fingerprint)
 
 
 _LIMIT = 20_000

@@ -58,7 +58,7 @@ class _HungUp:
 
 
 class BuildServer:
-    """Serves any number of channels, one thread each; the builder bounds how many compile at a time.
+    """Serves any number of channels, one thread each.
 
     A build ends when the process that asked for it hangs up, whether it gave up, was stopped or died.
     """

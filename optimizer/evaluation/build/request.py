@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Protocol
 from artifacts.codec import encode
 from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.flags import checked
+from optimizer.evaluation.kept_file import content_hash
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _FILE = re.compile(r"[\w.+-]+(/[\w.+-]+)*\Z")
@@ -74,8 +73,7 @@ class BuildRequest:
 
     def key(self, toolchain: str) -> str:
         """SHA-256 (hex) over the content and the compilers' fingerprint."""
-        content = json.dumps([encode(self), toolchain], sort_keys=True)
-        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+        return content_hash(encode(self), toolchain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,17 @@ from optimizer.evaluation.sandbox.values import is_constant
 
 def import_candidate(source: str, folder: Path) -> ModuleType:
     """Write the source into ``folder`` and run it; exceptions of the candidate pass through."""
-    path = folder / "candidate.py"
+    return import_source(source, folder / "candidate.py", "candidate")
+
+
+def import_source(source: str, path: Path, name: str) -> ModuleType:
+    """Write the source to ``path`` and run it as the module ``name``; whatever it raises passes through."""
     path.write_text(source, encoding="utf-8", errors="surrogatepass")
-    spec = importlib.util.spec_from_file_location("candidate", path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

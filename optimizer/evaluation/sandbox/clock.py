@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from optimizer.evaluation.sandbox.values import span
+
 if TYPE_CHECKING:
     import torch
 
@@ -172,9 +174,6 @@ def _parse_size(text: str) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
-if TYPE_CHECKING:
-    import torch
-
 _ALIGNMENT = 512
 """Bytes; what torch's CUDA allocator gives, so that a copy is aligned like a fresh tensor."""
 
@@ -210,9 +209,9 @@ class FreshArguments:
 
         assert isinstance(value, torch.Tensor)
         start = self._random.randrange(self._slots) * _ALIGNMENT
-        span = _span(value) * value.element_size()
-        flat = arena[start : start + span].view(value.dtype)
-        source = value.detach().as_strided((_span(value),), (1,))
+        count = span(value.shape, value.stride())
+        flat = arena[start : start + count * value.element_size()].view(value.dtype)
+        source = value.detach().as_strided((count,), (1,))
         if factor == 1.0 or not value.dtype.is_floating_point:
             flat.copy_(source)
         else:
@@ -236,17 +235,10 @@ def bind(function: Callable[..., object], arguments: Callable[[], tuple[object, 
     return lambda: function(*values)
 
 
-def _span(value: torch.Tensor) -> int:
-    """Elements from the first to the last one that the strides reach."""
-    if value.numel() == 0:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-
-
 def _arena(value: object, slack: int) -> torch.Tensor | None:
     import torch
 
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
-    size = _span(value) * value.element_size()
+    size = span(value.shape, value.stride()) * value.element_size()
     return torch.empty(size + slack, dtype=torch.uint8, device=value.device)

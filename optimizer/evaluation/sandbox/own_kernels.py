@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from optimizer.evaluation.guard.languages import LANGUAGES
-from optimizer.evaluation.sandbox.values import join, map_tensors, split, tensors_in
+from optimizer.evaluation.sandbox.values import join, map_tensors, span, split, tensors_in
 
 
 class OwnKernels:
@@ -197,7 +197,7 @@ def _frozen(tensor: Any) -> Any:
 
     if not tensor.numel() or tensor.layout != torch.strided:
         return tensor
-    count = 1 + sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
+    count = span(tensor.shape, tensor.stride())
     size = count * tensor.element_size()
     flat = torch.frombuffer(mmap.mmap(-1, size), dtype=tensor.dtype, count=count)
     flat.copy_(tensor.as_strided((count,), (1,)))

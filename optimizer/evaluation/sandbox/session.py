@@ -14,7 +14,7 @@ from optimizer.evaluation.sandbox.own_kernels import OwnKernels, frozen, poisone
 from optimizer.evaluation.sandbox.recording import recorded_operators
 from optimizer.evaluation.sandbox.torch_state import give_back, global_state, release, set_precision
 from optimizer.evaluation.sandbox.transport import SandboxEnd
-from optimizer.evaluation.sandbox.values import split
+from optimizer.evaluation.sandbox.values import split, tensors_in
 
 Reply = dict[str, Any]
 _KEEP = 2
@@ -280,8 +280,6 @@ class Session:
 def facts_of(output: object, inputs: object) -> tuple[dict[str, Any], list[Any]]:
     """Describe a nested output as JSON-ready data, with its tensors in order of appearance."""
     import torch
-
-    from optimizer.evaluation.sandbox.values import tensors_in
 
     storages = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(inputs) if tensor.numel()}
     tensors: list[Any] = []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from optimizer.evaluation.sandbox.values import span
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +113,7 @@ def parts_of(entries: Sequence[Mapping[str, Any]], limit_bytes: int) -> list[Par
     left = limit_bytes
     for entry in entries:
         dtype, shape, stride, offset = _checked(entry)
-        size = _span(shape, stride) * dtype.itemsize
+        size = span(shape, stride) * dtype.itemsize
         left -= size
         if left < 0 or offset > _aligned(limit_bytes) + _ALIGNMENT * len(entries) or offset % _ALIGNMENT:
             raise SharedBufferError(f"more than {limit_bytes} bytes of tensors")
@@ -137,18 +138,12 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _span(shape: Sequence[int], stride: Sequence[int]) -> int:
-    if math.prod(shape) == 0:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-
-
 def dense_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as it travels: without gaps, in its own layout where that has none."""
     import torch
 
     plain = tensor if tensor.layout == torch.strided else tensor.to_dense()
-    if _span(plain.shape, plain.stride()) != plain.numel():
+    if span(plain.shape, plain.stride()) != plain.numel():
         plain = plain.contiguous()
     return plain.resolve_conj().resolve_neg()
 

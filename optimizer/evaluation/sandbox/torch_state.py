@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from optimizer.evaluation.sandbox.values import nbytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalState:
@@ -154,7 +156,7 @@ def is_large(tensors: Sequence[Any]) -> bool:
     room = _HOST_BYTES
     if tensors and tensors[0].is_cuda:
         room = torch.cuda.get_device_properties(tensors[0].device).total_memory
-    return sum(int(tensor.nbytes) for tensor in tensors) > room // LARGE_SHARE
+    return nbytes(tensors) > room // LARGE_SHARE
 
 
 def give_back(backend: str) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,18 @@ def join(template: Any, tensors: list[Any]) -> Any:
 def tensors_in(value: Any) -> list[Any]:
     """All tensors in nested lists, tuples and dicts."""
     return split(value)[1]
+
+
+def nbytes(tensors: Iterable[Any]) -> int:
+    """Bytes of tensors."""
+    return sum(int(tensor.nbytes) for tensor in tensors)
+
+
+def span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last one that the strides reach."""
+    if math.prod(shape) == 0:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:

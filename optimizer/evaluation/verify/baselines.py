@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
-import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -26,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from artifacts.codec import decode, encode
-from artifacts.errors import BadInputError
 from artifacts.measurement import Precision, Timing
 from optimizer.evaluation.job import EvaluationJob
+from optimizer.evaluation.kept_file import content_hash, keep, read_kept
 from optimizer.evaluation.sandbox.clock import Call, Clock, FreshArguments, bind
 from optimizer.evaluation.sandbox.torch_state import GlobalState, set_precision
 from optimizer.evaluation.verify.bound import device_name
@@ -92,7 +87,7 @@ class _Kept:
 
 
 class BaselineStore:
-    """Pairs by the content that they depend on, one file each; the last of several writers wins.
+    """Pairs by the content that they depend on, one file each.
 
     Args:
         folder: of the files, made when needed.
@@ -110,25 +105,19 @@ class BaselineStore:
             BaselineUnavailableError: there was none less than an hour ago.
         """
         path = self._path(name)
-        try:
-            kept = decode(_Kept, json.loads(path.read_text(encoding="utf-8")))
-            age_s = time.time() - path.stat().st_mtime
-        except (OSError, ValueError, BadInputError):
+        kept = read_kept(_Kept, path)
+        if kept is None:
             return None
-        if kept.pair is None and age_s < _FAILURE_HOLDS_S:
+        if kept.pair is None and time.time() - path.stat().st_mtime < _FAILURE_HOLDS_S:
             raise BaselineUnavailableError(kept.problem)
         return kept.pair
 
     def keep(self, name: str, pair: Pair | None, problem: str = "") -> None:
         """Remember a pair, or why there is none."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False, encoding="utf-8") as file:
-            json.dump(encode(_Kept(pair=pair, problem=problem)), file)
-        os.replace(file.name, self._path(name))  # noqa: PTH105 - one rename, readers see all or nothing
+        keep(self._path(name), _Kept(pair=pair, problem=problem))
 
     def _path(self, name: str) -> Path:
-        content = json.dumps([name, *self._content]).encode("utf-8", "surrogatepass")
-        return self._folder / f"{hashlib.sha256(content).hexdigest()}.json"
+        return self._folder / f"{content_hash(name, *self._content)}.json"
 
 
 def store_for(job: EvaluationJob, folder: Path) -> BaselineStore:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from artifacts.codec import decode, encode
-from artifacts.errors import BadInputError
-from optimizer.evaluation.sandbox.clock import Clock, bind, clock_for
+from optimizer.evaluation.kept_file import keep, read_kept
+from optimizer.evaluation.sandbox.clock import Clock, bind, clock_for, last_level_cache_bytes
+from optimizer.evaluation.sandbox.values import tensors_in
 from optimizer.evaluation.verify.timing import TimingSettings, time_callable
 
 if TYPE_CHECKING:
@@ -143,19 +141,6 @@ def count_work(function: Callable[..., object], inputs: Sequence[object], state:
     )
 
 
-def tensors_in(value: object) -> list[torch.Tensor]:
-    """All tensors in nested lists, tuples and dicts."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
-
-
 def measure_ceilings(backend: str, clock: Clock | None = None) -> Ceilings:
     """Measure this device: copies outside and inside the cache, a matrix product per element type."""
     import torch
@@ -179,28 +164,18 @@ def cached_ceilings(backend: str, folder: Path) -> Ceilings:
 
     A CPU does other work too: there the first few uses measure again and keep the best.
     """
-    known = _known(backend, folder)
+    known = read_kept(Ceilings, _path(backend, folder))
     return known if known is not None and known.rounds >= _ROUNDS[backend] else improved_ceilings(backend, folder)
 
 
 def improved_ceilings(backend: str, folder: Path, measure: Callable[[str], Ceilings] | None = None) -> Ceilings:
     """Measure now; the best of this and of what ``folder`` had, which is kept there."""
-    known = _known(backend, folder)
+    known = read_kept(Ceilings, _path(backend, folder))
     ceilings = (measure or measure_ceilings)(backend)
     if known is not None:
         ceilings = ceilings.best_with(known)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
-        json.dump(encode(ceilings), file)
-    os.replace(file.name, _path(backend, folder))  # noqa: PTH105 - one rename, readers see all or nothing
+    keep(_path(backend, folder), ceilings)
     return ceilings
-
-
-def _known(backend: str, folder: Path) -> Ceilings | None:
-    try:
-        return decode(Ceilings, json.loads(_path(backend, folder).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, BadInputError):
-        return None
 
 
 def _path(backend: str, folder: Path) -> Path:
@@ -265,8 +240,6 @@ def _product_rate(device: str, size: int, dtype: torch.dtype, clock: Clock) -> f
 
 def _cache_bytes(backend: str) -> int:
     import torch
-
-    from optimizer.evaluation.sandbox.clock import last_level_cache_bytes
 
     if backend == "cuda":
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)

@@ -29,7 +29,7 @@ from typing import Any
 from optimizer.evaluation.sandbox.channel import Channel
 from optimizer.evaluation.sandbox.recording import PlainDispatchMode
 from optimizer.evaluation.sandbox.torch_state import LARGE_SHARE
-from optimizer.evaluation.sandbox.values import split
+from optimizer.evaluation.sandbox.values import nbytes, tensors_in
 from optimizer.evaluation.verify.task_module import load_task_module
 
 _FP64 = 2
@@ -87,21 +87,17 @@ def sizes_of(make_model: Callable[[], Any], make_inputs: Callable[[], Sequence[A
 
     with torch.device("meta"), torch.no_grad():
         model, inputs = make_model(), list(make_inputs())
-        given = {id(tensor.untyped_storage()): tensor for tensor in split(inputs)[1]}
+        given = {id(tensor.untyped_storage()): tensor for tensor in tensors_in(inputs)}
         with _LiveBytes() as live:
             output = model(*inputs)
-        outputs = _nbytes(split(output)[1])
-    parameters = _nbytes([*model.parameters(), *model.buffers()])
+        outputs = nbytes(tensors_in(output))
+    parameters = nbytes([*model.parameters(), *model.buffers()])
     return Sizes(
-        inputs=_nbytes(given.values()),
+        inputs=nbytes(given.values()),
         outputs=outputs,
         parameters=parameters,
         intermediates=max(live.most - outputs, 0),
     )
-
-
-def _nbytes(tensors: Any) -> int:
-    return sum(int(tensor.nbytes) for tensor in tensors)
 
 
 class _LiveBytes(PlainDispatchMode):  # type: ignore[no-untyped-call]
@@ -116,7 +112,7 @@ class _LiveBytes(PlainDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator and count what it makes."""
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
-            for tensor in split(result)[1]:
+            for tensor in tensors_in(result):
                 self._add(tensor)
         return result
 

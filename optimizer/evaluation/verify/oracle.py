@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from optimizer.evaluation.sandbox.torch_state import give_back
-from optimizer.evaluation.sandbox.values import join, map_tensors, split
+from optimizer.evaluation.sandbox.values import join, map_tensors, nbytes, split
 
 _EXACT_SIZE = 8
 _MARGIN_BYTES = 1 << 30
@@ -187,11 +187,6 @@ def _exact_type(tensor: Any) -> Any:
     import torch
 
     return torch.float64 if tensor.dtype.is_floating_point else tensor.dtype
-
-
-def nbytes(tensors: Iterable[Any]) -> int:
-    """Bytes of tensors."""
-    return sum(int(tensor.nbytes) for tensor in tensors)
 
 
 def _is_out_of_memory(problem: Exception) -> bool:

@@ -13,9 +13,9 @@ from optimizer.evaluation.sandbox.candidate import constructed
 from optimizer.evaluation.sandbox.clock import scaled
 from optimizer.evaluation.sandbox.digest import digests
 from optimizer.evaluation.sandbox.torch_state import is_large
-from optimizer.evaluation.sandbox.values import map_tensors, split
+from optimizer.evaluation.sandbox.values import map_tensors, nbytes, split
 from optimizer.evaluation.verify.memory_budget import PEAK
-from optimizer.evaluation.verify.oracle import Exact, Loss, Oracle, nbytes, with_own_state
+from optimizer.evaluation.verify.oracle import Exact, Loss, Oracle, with_own_state
 from optimizer.evaluation.verify.task_module import TaskModule
 from optimizer.evaluation.verify.trials import Trial, in_parts, other_numbers, perturb_, transformed
 

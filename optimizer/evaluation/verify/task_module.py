@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from artifacts.candidate import syntax_tree
 from artifacts.errors import BadTaskError
+from optimizer.evaluation.sandbox.candidate import import_source
 from optimizer.evaluation.sandbox.values import map_tensors
 
 REQUIRED = ("Model", "get_inputs")
@@ -75,15 +74,8 @@ def load_task_module(source: str, folder: Path, dtype: str = "") -> TaskModule:
     Raises:
         BadTaskError: it does not run or does not define what is needed.
     """
-    path = folder / "task.py"
-    path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE_NAME] = module
     try:
-        spec.loader.exec_module(module)
+        module = import_source(source, folder / "task.py", MODULE_NAME)
     except Exception as problem:
         raise BadTaskError(
             f"task does not import: {type(problem).__name__}: {problem}", "correct the file"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optimizer.evaluation.sandbox.values import is_constant, join, map_numbers, map_tensors, split
+from optimizer.evaluation.sandbox.values import is_constant, join, map_numbers, map_tensors, span, split
 
 OFFSET = 1000.0
 """Added to inputs: shows variances computed as E[x²] - E[x]² and exponentials without
@@ -61,14 +61,6 @@ def plan(secret: int, seeds: int, awkward: bool) -> list[Trial]:
     return trials
 
 
-def _scaled(factor: float) -> Callable[[Any], Any]:
-    return lambda tensor: tensor * factor
-
-
-def _shifted(offset: float) -> Callable[[Any], Any]:
-    return lambda tensor: tensor + offset
-
-
 def _normal(tensor: Any) -> Any:
     """The same spread about zero: shows shortcuts for positive inputs and rounding that a large mean hides."""
     import torch
@@ -111,12 +103,12 @@ _ZERO_SHARE = 0.02
 _SPARSE = 1 / 64
 TRANSFORMS: Mapping[str, Callable[[Any], Any]] = {
     "as given": lambda tensor: tensor,
-    "×3": _scaled(3.0),
-    "×30": _scaled(30.0),
-    "×0.01": _scaled(0.01),
-    "×-1": _scaled(-1.0),
-    "+1000": _shifted(OFFSET),
-    "-1000": _shifted(-OFFSET),
+    "×3": lambda tensor: tensor * 3.0,
+    "×30": lambda tensor: tensor * 30.0,
+    "×0.01": lambda tensor: tensor * 0.01,
+    "×-1": lambda tensor: tensor * -1.0,
+    "+1000": lambda tensor: tensor + OFFSET,
+    "-1000": lambda tensor: tensor - OFFSET,
     "normal": _normal,
     "peaked": _peaked,
 }
@@ -150,8 +142,7 @@ def in_parts(tensor: Any, function: Callable[[Any], Any]) -> Any:
     import torch
 
     count = tensor.numel()
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    if count <= _PART or span != count:
+    if count <= _PART or span(tensor.shape, tensor.stride()) != count:
         return function(tensor)
     result = torch.empty_like(tensor)
     source, target = (each.as_strided((count,), (1,)) for each in (tensor, result))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from artifacts.errors import UnavailableError
-from artifacts.measurement import Measurement, Outcome
+from artifacts.measurement import Measurement
 from optimizer.evaluation.build.builder import default_root, standard_builder
 from optimizer.evaluation.build.remote import BuildServer
 from optimizer.evaluation.device_lock import building, measuring
@@ -23,6 +23,7 @@ from optimizer.evaluation.verify.memory_budget import CONTEXT_BYTES
 from optimizer.evaluation.worker.devices import Device, devices_of
 from optimizer.evaluation.worker.processes import ForkServer
 from optimizer.evaluation.worker.stages import Built, Stages, crowded
+from optimizer.evaluation.worker.verifying import infrastructure
 from optimizer.evaluation.worker.warm_pool import MOST_SPARES
 
 _MOST_CONCURRENT = 6
@@ -64,7 +65,7 @@ class LocalEvaluator:
         root = self._settings.cache or default_root()
         root.mkdir(parents=True, exist_ok=True)
         self._server = ForkServer()  # imports torch while this process looks for its compilers
-        self._builds = BuildServer(GuardedBuilder(standard_builder(root, slots=self._workers)))
+        self._builds = BuildServer(GuardedBuilder(standard_builder(root)))
         self._stages = Stages(self._server, self._builds, cache=root, guards=guards)
         self._concurrency = Concurrency(
             self._settings.concurrent or min(_MOST_CONCURRENT, max((os.cpu_count() or 1) // 2, 1))
@@ -286,7 +287,7 @@ class _Batch:
             with building():
                 result = self._stages.build(job, device)
         except UnavailableError as problem:
-            result = _infrastructure(device, problem)
+            result = infrastructure(device, str(problem))
         if isinstance(result, Measurement):
             self._done.put((job.job_id, result))
         else:
@@ -330,8 +331,4 @@ class _Batch:
             with measuring():
                 return self._stages.measure(job, device, built)
         except UnavailableError as problem:
-            return _infrastructure(device, problem)
-
-
-def _infrastructure(device: Device, problem: Exception) -> Measurement:
-    return Measurement(outcome=Outcome.INFRA_ERROR, stage="infrastructure", device=device.name, error=str(problem))
+            return infrastructure(device, str(problem))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -16,8 +15,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from artifacts.codec import decode, encode
-from artifacts.errors import BadInputError
 from artifacts.measurement import Measurement
 from optimizer.evaluation.build.builder import BuildResult
 from optimizer.evaluation.build.cache import BuildCache
@@ -25,6 +22,7 @@ from optimizer.evaluation.build.command import Stop
 from optimizer.evaluation.build.request import BuildRequest
 from optimizer.evaluation.build.toolchain import detect_toolchain
 from optimizer.evaluation.job import EvaluationJob
+from optimizer.evaluation.kept_file import content_hash, keep, read_kept
 from optimizer.evaluation.verify.counters import (
     METRICS,
     KernelCounters,
@@ -164,8 +162,8 @@ class Profiler:
         if device.backend != "cuda":
             raise NoCountersError("they need a CUDA device")
         path = self._folder / "profiles" / f"{_key(job, device)}.json"
-        with contextlib.suppress(FileNotFoundError, ValueError, BadInputError):
-            return decode(_Kept, json.loads(path.read_text(encoding="utf-8"))).kernels
+        if (kept := read_kept(_Kept, path)) is not None:
+            return kept.kernels
         if self._refusal:
             raise ProfilerUnavailableError(self._refusal)
         try:
@@ -173,7 +171,7 @@ class Profiler:
         except ProfilerUnavailableError as problem:
             self._refusal = str(problem)
             raise
-        _write(path, json.dumps(encode(_Kept(kernels=kernels))))
+        keep(path, _Kept(kernels=kernels))
         return kernels
 
     def _measure(self, job: EvaluationJob, device: Device) -> tuple[KernelCounters, ...]:
@@ -212,16 +210,7 @@ def _environment(scratch: str, device: Device) -> dict[str, str]:
 def _key(job: EvaluationJob, device: Device) -> str:
     """SHA-256 (hex) over everything counters depend on."""
     arithmetic = [job.settings.tf32, job.settings.dtype]
-    content = json.dumps([job.task_source, job.candidate_source, arithmetic, device.name, METRICS], sort_keys=True)
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    """Appear under ``path`` by one rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)  # noqa: PTH105 - one rename, readers see all or nothing
+    return content_hash(job.task_source, job.candidate_source, arithmetic, device.name, METRICS)
 
 
 class CachedBuilder:

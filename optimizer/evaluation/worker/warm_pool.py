@@ -6,7 +6,6 @@ import collections
 import contextlib
 import re
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -18,7 +17,7 @@ from artifacts.errors import UnavailableError
 from optimizer.evaluation.build.remote import BuildServer
 from optimizer.evaluation.device_lock import DeviceLock
 from optimizer.evaluation.job import EvaluationJob
-from optimizer.evaluation.sandbox.channel import Channel, ChannelClosedError, ChannelTimeoutError
+from optimizer.evaluation.sandbox.channel import ChannelClosedError, ChannelTimeoutError, channel_pair
 from optimizer.evaluation.worker.devices import Device
 from optimizer.evaluation.worker.processes import ForkServer
 
@@ -41,8 +40,7 @@ class SandboxProcess:
         self, server: ForkServer, builds: BuildServer, *, backend: str, device: Device | None, readable: list[str]
     ) -> None:
         self._scratch = tempfile.mkdtemp(prefix="htam-")
-        ours, theirs = socket.socketpair()
-        self.channel = Channel(ours)
+        self.channel, theirs = channel_pair()
         spec = {
             "backend": backend,
             "device": device.key if device else None,
