@@ -15,6 +15,7 @@ from optimizer.evaluation.sandbox.digest import digests
 from optimizer.evaluation.sandbox.torch_state import give_back, is_large
 from optimizer.evaluation.sandbox.values import split
 from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.record import Record
 from optimizer.evaluation.verify.reference import Answer, Case, Reference
 from optimizer.evaluation.verify.sandbox_client import Delivery, SandboxClient
 from optimizer.evaluation.verify.tolerance import (
@@ -62,8 +63,6 @@ class Checked:
     """What the trials showed.
 
     Attributes:
-        checks: names of what was tried and held.
-        notes: what could not be tried and why.
         max_abs_error: over all plain trials.
         first: the first plain trial.
         plain: the others with plain seeds.
@@ -72,18 +71,11 @@ class Checked:
         kernel_calls: calls into own kernels that the candidate's process counted in one call.
     """
 
-    checks: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     max_abs_error: float = 0.0
     first: PlainTrial | None = None
     plain: list[Trial] = field(default_factory=list)
     variants: list[PlainTrial] = field(default_factory=list)
     kernel_calls: int = 0
-
-    def note(self, text: str) -> None:
-        """Say something once."""
-        if text and text not in self.notes:
-            self.notes.append(text)
 
 
 class Correctness:
@@ -93,6 +85,7 @@ class Correctness:
         reference: the task.
         sandbox: the candidate.
         secret: hidden seeds derive from it.
+        record: is told what was tried and held, and what could not be tried and why.
         pause: called between trials, when nothing runs.
         clock: seconds that trials took, waits aside.
     """
@@ -102,6 +95,7 @@ class Correctness:
         reference: Reference,
         sandbox: SandboxClient,
         secret: int,
+        record: Record,
         pause: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,6 +104,7 @@ class Correctness:
         self._reference = reference
         self._sandbox = sandbox
         self._secret = secret
+        self._record = record
         self._decisive: set[str] = set()
         self._packs = False
         self._cost_s = math.inf
@@ -177,7 +172,7 @@ class Correctness:
             return trials
         drawn = random.Random(derive_seed(self._secret, "transforms")).sample(optional, count)
         left = [trial.transform for trial in optional if trial not in drawn]
-        self.checked.note(f"not tried, since a trial takes {self._cost_s:.1f} s: inputs {', '.join(left)}")
+        self._record.note(f"not tried, since a trial takes {self._cost_s:.1f} s: inputs {', '.join(left)}")
         return [trial for trial in trials if trial not in optional or trial in drawn]
 
     def _run(self, trial: Trial) -> None:
@@ -201,7 +196,7 @@ class Correctness:
         except Failure:
             return False
         self._packs = True
-        self.checked.note("not tried: other values of drawn parameters (ModelNew holds them in another form)")
+        self._record.note("not tried: other values of drawn parameters (ModelNew holds them in another form)")
         return True
 
     def _try(self, trial: Trial) -> None:
@@ -228,14 +223,14 @@ class Correctness:
         if answer is None or bounds is None:
             self._leave_out(trial)
             return
-        self.checked.note(answer.note)
+        self._record.note(answer.note)
         self._compare(trial, first, answer, bounds, "")
         if not large:
             again = self._repeated(case, first)
         if again is not None:
             self._compare(trial, again, answer, bounds, " on the second call with the same inputs")
         self._note_power(answer, bounds)
-        self.checked.checks.append(trial.name)
+        self._record.checks.append(trial.name)
         if trial.required and not trial.awkward:
             self._keep(case, first, answer, bounds)
         case.put_away()
@@ -310,7 +305,7 @@ class Correctness:
                 STAGE,
                 "the task cannot be evaluated: its reference is not finite or ill-conditioned",
             )
-        self.checked.note(f"not tried: {trial.name} (reference fails, is not finite or ill-conditioned there)")
+        self._record.note(f"not tried: {trial.name} (reference fails, is not finite or ill-conditioned there)")
 
     def _variants(self) -> list[PlainTrial]:
         """The first plain trial's model on the inputs of every plain trial."""
@@ -355,7 +350,7 @@ class Correctness:
         first.case.put_away()
         if problem:
             raise Failure(Outcome.WRONG_RESULT, STAGE, f"an output is overwritten by the next call: {problem}")
-        self.checked.checks.append("two calls on the same addresses")
+        self._record.checks.append("two calls on the same addresses")
 
     def _near_twins(self) -> None:
         """Inputs seen before with some elements changed: an answer must not be known by a part of its question."""
@@ -372,7 +367,7 @@ class Correctness:
             self._call(first)
             self._compare(first.trial, self._call(case), answer, bounds, ", some elements changed: a stale result")
             self._pause()
-        self.checked.checks.append("inputs changed in part")
+        self._record.checks.append("inputs changed in part")
 
 
 def _is_large(answer: Answer) -> bool:

@@ -27,22 +27,14 @@ _PATIENCE_S = 1.5
 _LEAST_SAMPLES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a candidate may take in seconds: for its first call, and for a later one."""
+def limits(backend: str, eager_s: float, *, compiles: bool, most_s: float) -> tuple[float, float]:
+    """Seconds that a candidate's first call and a later one may take, where the reference takes ``eager_s``.
 
-    first_s: float
-    later_s: float
-
-
-def limits(backend: str, eager_s: float, *, compiles: bool, most_s: float) -> Limits:
-    """Limits relative to what the reference takes; ``most_s`` is the job's own limit."""
+    ``most_s`` is the job's own limit.
+    """
     relative = _TIMES_EAGER * eager_s
     first = _COMPILING_S if compiles else _FIRST_CALL_S[backend]
-    return Limits(
-        first_s=min(max(first, relative), most_s),
-        later_s=min(max(_CALL_S[backend], relative), most_s),
-    )
+    return min(max(first, relative), most_s), min(max(_CALL_S[backend], relative), most_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

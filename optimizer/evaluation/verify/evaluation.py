@@ -17,7 +17,7 @@ from optimizer.evaluation.sandbox.torch_state import set_precision
 from optimizer.evaluation.sandbox.values import split
 from optimizer.evaluation.verify.bound import Work
 from optimizer.evaluation.verify.correctness import Checked, Correctness
-from optimizer.evaluation.verify.effort import FAR_SLOWER, ROUGH_SAMPLES, Effort, Limits, limits
+from optimizer.evaluation.verify.effort import FAR_SLOWER, ROUGH_SAMPLES, Effort, limits
 from optimizer.evaluation.verify.memory_budget import Sizes
 from optimizer.evaluation.verify.oracle import with_own_state
 from optimizer.evaluation.verify.plausibility import work_of
@@ -93,19 +93,16 @@ class Evaluation:
         """
         reference = self._begin()
         eager_us = self._first_look(reference)
-        limits = self._limits(eager_us)
-        self._sandbox.call_s = limits.first_s
-        correctness = Correctness(reference, self._sandbox, self._job.seed, self._pause, self._own_s)
+        self._sandbox.call_s, later_s = self._limits(eager_us)
+        correctness = Correctness(reference, self._sandbox, self._job.seed, self.record, self._pause, self._own_s)
         checked = correctness.begin()
-        self._sandbox.call_s = self.sandboxes.call_s = limits.later_s
+        self._sandbox.call_s = self.sandboxes.call_s = later_s
         self.record.lap("first trial")
         effort, incumbent = self._deserved(reference, checked, eager_us)
         self.record.lap("first time")
         try:
             correctness.finish(self._job.settings.seeds, effort.trials_s)
         finally:
-            self.record.checks += checked.checks
-            self.record.notes += checked.notes
             self.record.lap("correctness")
         work = self._guard_work(reference, checked)
         timed = self._timed_stages(reference, checked, effort, incumbent)
@@ -145,7 +142,7 @@ class Evaluation:
         dtypes = (str(tensor.dtype) for tensor in tensors if tensor.dtype.is_floating_point)
         self.precision = self._job.settings.precision_class(next(dtypes, "").removeprefix("torch."))
 
-    def _limits(self, eager_us: float) -> Limits:
+    def _limits(self, eager_us: float) -> tuple[float, float]:
         compiles = "triton" in self._job.candidate_source
         return limits(self.backend, eager_us / 1e6, compiles=compiles, most_s=self._job.settings.run_timeout_s)
 

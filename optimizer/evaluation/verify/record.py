@@ -29,6 +29,11 @@ class Record:
         """Stage → seconds so far."""
         return {name: round(value, 3) for name, value in self._seconds.items()}
 
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text and text not in self.notes:
+            self.notes.append(text)
+
     def lap(self, stage: str) -> None:
         """Book the time since the last lap under ``stage``."""
         now = time.monotonic()

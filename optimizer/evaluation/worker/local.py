@@ -76,7 +76,7 @@ class LocalEvaluator:
     @property
     def seconds(self) -> Mapping[str, Mapping[str, float]]:
         """Job id → where its verifier spent its time, for benchmarks."""
-        return self._stages.seconds
+        return self._stages.verifying.seconds
 
     def evaluate(self, jobs: Iterable[EvaluationJob]) -> Iterator[tuple[str, Measurement]]:
         """Evaluate all jobs and yield results as they arrive.
@@ -101,7 +101,7 @@ class LocalEvaluator:
         """End all processes; the evaluator cannot be used afterwards."""
         if not self._closed:
             self._closed = True
-            self._stages.close()
+            self._stages.verifying.close()
             self._server.close()
             self._builds.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from artifacts.measurement import GuardFinding, Measurement, Outcome
@@ -43,23 +42,21 @@ class Stages:
         builds: compiles what sandboxes ask for.
         cache: folder of built libraries, which sandboxes may read, and of measured ceilings.
         guards: see ``LocalEvaluator``.
+
+    Attributes:
+        verifying: gives jobs their processes; close it to end those that wait for work.
     """
 
     def __init__(self, server: ForkServer, builds: BuildServer, cache: Path, *, guards: bool = True) -> None:
         self._guards = guards
-        self._verifying = Verifying(server, builds, cache, guards=guards)
+        self.verifying = Verifying(server, builds, cache, guards=guards)
         self._profiler = Profiler(cache)
-
-    @property
-    def seconds(self) -> dict[str, Mapping[str, float]]:
-        """Where the last jobs' verifiers spent their time, for benchmarks."""
-        return self._verifying.seconds
 
     def device_bytes(self, job: EvaluationJob, device: Device) -> int | None:
         """What a job should find free on its device; None where that is not known."""
         if device.backend == "cpu":
             return 0
-        sizes = self._verifying.sizes(job)
+        sizes = self.verifying.sizes(job)
         return None if sizes is None else sizes.evaluation_bytes(device.memory_bytes)
 
     def build(self, job: EvaluationJob, device: Device) -> Measurement | Built:
@@ -101,7 +98,7 @@ class Stages:
         """Load one source in a sandbox of its own; how that failed, and what was said of its builds."""
         if job.backend == "cuda" and "cpp_extension" not in source:
             return None, ()
-        with self._verifying.sandbox(job, None if job.backend == "cuda" else device) as process:
+        with self.verifying.sandbox(job, None if job.backend == "cuda" else device) as process:
             sandbox = SandboxClient(
                 process.channel, job.settings.build_timeout_s, tf32=job.settings.tf32, dtype=job.settings.dtype
             )
@@ -137,11 +134,7 @@ class Stages:
             return self._profiler.annotate(measurement, job, device)
 
     def _verified(self, job: EvaluationJob, device: Device, *, alone: bool = False) -> Measurement:
-        return self._verifying.verified(job, device, alone=alone)
-
-    def close(self) -> None:
-        """End the processes that wait for work."""
-        self._verifying.close()
+        return self.verifying.verified(job, device, alone=alone)
 
 
 def describe(finding: GuardFinding) -> str:

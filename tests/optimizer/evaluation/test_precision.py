@@ -62,7 +62,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     builds = BuildServer(standard_builder(folder))
     stages = Stages(server, builds, folder)
     yield stages
-    stages.close()
+    stages.verifying.close()
     server.close()
     builds.close()
 
