@@ -1,11 +1,29 @@
 """What all rooms' tests share: properties are about results, never about the speed or the state of the machine."""
 
-import signal
+from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from optimizer.evaluation.worker.local import LocalEvaluator
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
 
 # A shell's background job (``make test &``) ignores Ctrl-C, and so would every command that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
+    """One for all tests of the group that bears its name: it starts, measures ceilings and compiles headers once."""
+    from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
+
+    local = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
+    yield local
+    local.close()

@@ -62,22 +62,15 @@ class NoCompiler:
         return BuildResult(library="", route="stock", log="error: own is wrong")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 @pytest.fixture
 def compiler() -> NoCompiler:
     return NoCompiler()
 
 
 @pytest.fixture
-def stages(server: ForkServer, compiler: NoCompiler, tmp_path: Path) -> Iterator[Stages]:
+def stages(fork_server: ForkServer, compiler: NoCompiler, tmp_path: Path) -> Iterator[Stages]:
     builds = BuildServer(compiler)
-    yield Stages(server, builds, tmp_path)
+    yield Stages(fork_server, builds, tmp_path)
     builds.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from artifacts.errors import BadTaskError
 from artifacts.measurement import Doubt, DoubtKind, Measurement, Outcome, Timing
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
 from optimizer.evaluation.verify.input_sets import MOST, InputSet, combined, input_sets
-from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
+from optimizer.evaluation.worker.local import LocalEvaluator
 
 TASK = """
 import functools
@@ -74,8 +73,7 @@ def job(name: str, count: str = "x.numel()", task: str = TASK) -> EvaluationJob:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Measurement]]:
-    local = LocalEvaluator(settings=LocalSettings(cache=tmp_path_factory.mktemp("cache")))
+def results(evaluator: LocalEvaluator) -> dict[str, Measurement]:
     plain = TASK.partition("def get_input_sets")[0]
     jobs = [
         job("right"),
@@ -89,8 +87,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Meas
             reference_only=True,
         ),
     ]
-    yield dict(local.evaluate(jobs))
-    local.close()
+    return dict(evaluator.evaluate(jobs))
 
 
 @pytest.mark.xdist_group("evaluator")

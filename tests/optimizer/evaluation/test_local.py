@@ -65,7 +65,7 @@ def job(name: str, candidate: str, **changes: object) -> EvaluationJob:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
+def results(evaluator: LocalEvaluator) -> dict[str, Measurement]:
     jobs = [
         job("right", CANDIDATE),
         job("again", CANDIDATE, incumbent_source=CANDIDATE),
@@ -80,15 +80,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
         ),
         job("broken task", CANDIDATE, task_source=TASK.replace("torch.relu(x)", "x.missing")),
     ]
-    evaluator = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
-    try:
-        pairs = list(evaluator.evaluate(jobs))
-        assert sorted(name for name, _ in pairs) == sorted(each.job_id for each in jobs)
-        measured = dict(pairs)
-        for _ in range(4):  # beside other tests a machine may be too busy to time anything
-            measured |= evaluator.evaluate(each for each in jobs if "too busy" in measured[each.job_id].error)
-    finally:
-        evaluator.close()
+    pairs = list(evaluator.evaluate(jobs))
+    assert sorted(name for name, _ in pairs) == sorted(each.job_id for each in jobs)
+    measured = dict(pairs)
+    for _ in range(4):  # beside other tests a machine may be too busy to time anything
+        measured |= evaluator.evaluate(each for each in jobs if "too busy" in measured[each.job_id].error)
     return measured
 
 

@@ -57,13 +57,12 @@ def get_init_inputs():
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
-    server, folder = ForkServer(), tmp_path_factory.mktemp("cache")
+def stages(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    folder = tmp_path_factory.mktemp("cache")
     builds = BuildServer(standard_builder(folder))
-    stages = Stages(server, builds, folder)
+    stages = Stages(fork_server, builds, folder)
     yield stages
     stages.verifying.close()
-    server.close()
     builds.close()
 
 

@@ -218,10 +218,6 @@ def test_split_and_join_are_inverse() -> None:
     assert join(template, tensors)[1][0] is tensors[1]
 
 
-def test_the_fork_server_has_one_thread_so_that_its_forks_are_safe() -> None:
-    server = ForkServer()
-    try:
-        server.wait_ready()
-        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1  # noqa: PTH208 - numbers of threads, not paths
-    finally:
-        server.close()
+def test_the_fork_server_has_one_thread_so_that_its_forks_are_safe(fork_server: ForkServer) -> None:
+    fork_server.wait_ready()
+    assert len(os.listdir(f"/proc/{fork_server.pid}/task")) == 1  # noqa: PTH208 - numbers of threads, not paths

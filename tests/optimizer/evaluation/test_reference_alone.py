@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from artifacts.measurement import Outcome
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
-from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
+from optimizer.evaluation.worker.local import LocalEvaluator
 
 pytestmark = [pytest.mark.xdist_group("evaluator"), pytest.mark.timeout(600)]
 TASK = """import torch
@@ -23,13 +21,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-
-
-@pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
-    local = LocalEvaluator(settings=LocalSettings(cache=tmp_path_factory.mktemp("cache")))
-    yield local
-    local.close()
 
 
 def job(source: str) -> EvaluationJob:
