@@ -21,9 +21,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluator]:
-    """One for all tests of the group that bears its name: it starts, measures ceilings and compiles headers once."""
+    """One for all tests of the group that bears its name: it starts, measures ceilings and compiles headers once.
+
+    Its processes have one thread each: several that wait for each other on a busy machine take six times the processor
+    time for the small tensors of tests.
+    """
     from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
 
-    local = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        local = LocalEvaluator(2, LocalSettings(cache=tmp_path_factory.getbasetemp().parent / "evaluator-builds"))
     yield local
     local.close()

@@ -101,9 +101,8 @@ def settle(spec: dict[str, Any]) -> None:
     if spec["backend"] == "cuda" and spec["device"] is None:
         os.nice(_BUILDER_NICE)  # it only builds: the host's cores belong to those who time
     os.chdir(scratch)
-    kept = {
-        name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH") if name in os.environ
-    }
+    names = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "NUMBA_NUM_THREADS")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.clear()
     os.environ.update(kept)
     os.environ.update(

@@ -156,6 +156,8 @@ class ForkServer:
 def server_environment() -> dict[str, str]:
     """The few variables a child may see, and where this package lies."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    if "OMP_NUM_THREADS" in kept:  # Numba asks for all cores otherwise, and torch then has them too
+        kept["NUMBA_NUM_THREADS"] = kept["OMP_NUM_THREADS"]
     root = str(Path(__file__).resolve().parents[3])
     return {**kept, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
 
