@@ -50,7 +50,7 @@ torch::Tensor own(torch::Tensor x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y.data_ptr<float>()[i] = std::max(x.data_ptr<float>()[i], 0.0f);
   return y;
 }
-''', functions=["own"])
+''', functions=["own"], extra_cflags=["-O2", "-fopenmp"])
 
 
 class ModelNew(torch.nn.Module):

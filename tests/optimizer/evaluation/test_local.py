@@ -39,7 +39,23 @@ torch::Tensor own(torch::Tensor x) {
   for (int64_t i = 0; i < x.numel(); ++i) y.data_ptr<float>()[i] = std::max(x.data_ptr<float>()[i], 0.0f);
   return y;
 }
-''', functions=["own"])
+''', functions=["own"], extra_cflags=["-O2", "-fopenmp"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return ext.own(x)
+"""
+BROKEN = """
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+ext = load_inline(name="broken", cpp_sources='''
+#include <algorithm>
+float own(float x) {
+  return std::nonsense(x, 0.0f);
+}
+''', functions=None, no_implicit_headers=True)  # torch's headers take the compiler a minute
 
 
 class ModelNew(nn.Module):
@@ -72,7 +88,7 @@ def results(evaluator: LocalEvaluator) -> dict[str, Measurement]:
         job("no model", CANDIDATE.replace("ModelNew", "Other")),
         job("no python", "def ("),
         job("raises", CANDIDATE.replace("return ext.own(x)", "raise ValueError('my reason')")),
-        job("does not build", CANDIDATE.replace("std::max", "std::nonsense")),
+        job("does not build", BROKEN),
         job(
             "constant task",
             CANDIDATE.replace("ext.own(x)", "ext.own(x) * 0"),
@@ -129,7 +145,7 @@ def test_the_error_shows_the_candidates_line_and_no_path_of_the_host(results: di
 def test_a_build_s_error_begins_with_the_compiler_s_first_at_the_candidate_s_line(
     results: dict[str, Measurement],
 ) -> None:
-    wanted = next(number for number, line in enumerate(CANDIDATE.strip().splitlines(), start=1) if "std::max" in line)
+    wanted = next(number for number, line in enumerate(BROKEN.strip().splitlines(), start=1) if "nonsense" in line)
     first = results["does not build"].error.splitlines()[0]
     assert first.startswith(f"line {wanted}: error: ")
     assert "nonsense" in first
