@@ -132,12 +132,12 @@ class Session:
 
         arguments, parameters, buffers = self._shared.unpack(message["values"])
         self._model = None
-        device = "cpu" if message["on_host"] else self._device()
+        device = "cpu" if message["on_host"] else self._backend
         with torch.no_grad():
             model, device = constructed(self._module.ModelNew, arguments, message["seed"], device)
             if not isinstance(model, torch.nn.Module):
                 raise CandidateError("runtime_error", f"ModelNew is no torch.nn.Module but {type(model).__name__}")
-            self._model = model.to(self._device(), self._dtype)
+            self._model = model.to(self._backend, self._dtype)
             left = adopt(self._model, parameters, buffers)
         return {"left": left, "on_host": device == "cpu"}
 
@@ -266,9 +266,6 @@ class Session:
     def _changed_state(self) -> list[str]:
         now = global_state(self._backend)
         return [f"{name}: {old} → {now[name]}" for name, old in self._state_before.items() if now[name] != old]
-
-    def _device(self) -> str:
-        return self._backend
 
     def _synchronise(self) -> None:
         if self._backend == "cuda":

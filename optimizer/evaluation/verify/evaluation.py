@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from artifacts.errors import BadTaskError
 from artifacts.measurement import Doubt, Outcome, Timing, unsteady_times
 from optimizer.evaluation.device_lock import DeviceLock
 from optimizer.evaluation.job import EvaluationJob
@@ -32,7 +31,7 @@ from optimizer.evaluation.verify.runtime_guard import (
 )
 from optimizer.evaluation.verify.sandbox_client import SandboxClient
 from optimizer.evaluation.verify.sandboxes import Sandboxes
-from optimizer.evaluation.verify.task_module import load_task_module
+from optimizer.evaluation.verify.task_module import blaming_the_task, load_task_module
 from optimizer.evaluation.verify.timed_stages import TimedStages, pause
 from optimizer.evaluation.verify.timing import timing_of
 from optimizer.evaluation.verify.trials import plan
@@ -162,11 +161,9 @@ class Evaluation:
     def _eager_us(self, reference: Reference, case: Case) -> float:
         """Least microseconds of a few calls of the reference, others on the device or not."""
         inputs, model = reference.filled(case).inputs, with_own_state(case.model)
-        try:
+        with blaming_the_task():
             self._clock.measure([lambda: bind(model, lambda: tuple(inputs))])
             return min(self._clock.measure([lambda: bind(model, lambda: tuple(inputs))] * _QUICK_CALLS))
-        except Exception as problem:
-            raise BadTaskError(f"task fails: {type(problem).__name__}: {problem}", "correct the task file") from problem
 
     @functools.cached_property
     def _clock(self) -> Clock:

@@ -34,3 +34,8 @@ class Failure(Exception):  # noqa: N818 - no error of the program: it carries a 
         self.gone = gone
         self.final = final
         super().__init__(reason)
+
+
+def rejected(stage: str, rule: str, message: str) -> Failure:
+    """The verdict on a candidate that breaks a rule."""
+    return Failure(Outcome.REJECTED, stage, message, findings=(GuardFinding(rule=rule, message=message),))

@@ -83,10 +83,15 @@ class Oracle:
         batched = self.batched(model, inputs, native)
         if batched is None:
             return Exact(tensors=native, losses=[None] * len(native), note=_NOT_MEASURED)
-        if outputs < room:
-            count = max(math.ceil(working / max(room - outputs, 1)), 2)
-            return self._sliced(model, inputs, native, batched, min(count, len(native[0])))
-        return self._sampled(model, inputs, native, batched)
+        try:
+            if outputs < room:
+                count = max(math.ceil(working / max(room - outputs, 1)), 2)
+                return _sliced(model, inputs, native, batched, min(count, len(native[0])))
+            return _sampled(model, inputs, native, batched)
+        except (RuntimeError, TypeError, NotImplementedError) as problem:
+            if _is_out_of_memory(problem):
+                raise
+            return None
 
     def batched(self, model: Any, inputs: list[Any], native: list[Any]) -> tuple[int, ...] | None:
         """Which input tensors have the batch in front; None where slices of it do not give slices of the output."""
@@ -105,43 +110,33 @@ class Oracle:
                 raise _OutOfRoomError from None
             return None
 
-    def _sliced(
-        self, model: Any, inputs: list[Any], native: list[Any], batched: tuple[int, ...], count: int
-    ) -> Exact | None:
-        import torch
 
-        exact = [torch.empty_like(tensor, dtype=_exact_type(tensor)) for tensor in native]
-        try:
-            for place, parts in _fp64_slices(model, inputs, batched, _places(len(native[0]), count)):
-                for whole, part in zip(exact, parts, strict=True):
-                    whole[place].copy_(part)
-        except (RuntimeError, TypeError, NotImplementedError) as problem:
-            if _is_out_of_memory(problem):
-                raise
-            return None
-        return Exact(tensors=exact, note=f"float64 reference in {count} slices of the batch")
+def _sliced(model: Any, inputs: list[Any], native: list[Any], batched: tuple[int, ...], count: int) -> Exact:
+    import torch
 
-    def _sampled(self, model: Any, inputs: list[Any], native: list[Any], batched: tuple[int, ...]) -> Exact | None:
-        places = _places(len(native[0]), min(_MOST_SLICES, len(native[0])))
-        chosen = [places[0], places[len(places) // 2], places[-1]][:_SAMPLED]
-        errors: list[list[tuple[float, float, int]]] = [[] for _ in native]
-        try:
-            for place, parts in _fp64_slices(model, inputs, batched, chosen):
-                for found, whole, part in zip(errors, native, parts, strict=True):
-                    error = (whole[place].double() - part.double()).abs()
-                    found.append((float(error.square().sum()), float(error.max()), error.numel()))
-        except (RuntimeError, TypeError, NotImplementedError) as problem:
-            if _is_out_of_memory(problem):
-                raise
-            return None
-        losses: list[Loss | None] = [
-            Loss(
-                rms=math.sqrt(sum(each[0] for each in found) / max(sum(each[2] for each in found), 1)),
-                largest=max(each[1] for each in found),
-            )
-            for found in errors
-        ]
-        return Exact(tensors=native, losses=losses, note=_SAMPLED_NOTE)
+    exact = [torch.empty_like(tensor, dtype=_exact_type(tensor)) for tensor in native]
+    for place, parts in _fp64_slices(model, inputs, batched, _places(len(native[0]), count)):
+        for whole, part in zip(exact, parts, strict=True):
+            whole[place].copy_(part)
+    return Exact(tensors=exact, note=f"float64 reference in {count} slices of the batch")
+
+
+def _sampled(model: Any, inputs: list[Any], native: list[Any], batched: tuple[int, ...]) -> Exact:
+    places = _places(len(native[0]), min(_MOST_SLICES, len(native[0])))
+    chosen = [places[0], places[len(places) // 2], places[-1]][:_SAMPLED]
+    errors: list[list[tuple[float, float, int]]] = [[] for _ in native]
+    for place, parts in _fp64_slices(model, inputs, batched, chosen):
+        for found, whole, part in zip(errors, native, parts, strict=True):
+            error = (whole[place].double() - part.double()).abs()
+            found.append((float(error.square().sum()), float(error.max()), error.numel()))
+    losses: list[Loss | None] = [
+        Loss(
+            rms=math.sqrt(sum(each[0] for each in found) / max(sum(each[2] for each in found), 1)),
+            largest=max(each[1] for each in found),
+        )
+        for found in errors
+    ]
+    return Exact(tensors=native, losses=losses, note=_SAMPLED_NOTE)
 
 
 _NOT_MEASURED = "float64 reference does not fit the device: compared with the output in the task's own precision"

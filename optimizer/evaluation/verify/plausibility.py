@@ -20,7 +20,7 @@ from optimizer.evaluation.verify.bound import (
 )
 from optimizer.evaluation.verify.correctness import PlainTrial
 from optimizer.evaluation.verify.effort import Effort
-from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.failure import Failure, rejected
 from optimizer.evaluation.verify.reference import Case, Reference
 from optimizer.evaluation.verify.sandbox_client import SandboxClient, TimedOutput
 from optimizer.evaluation.verify.tolerance import bounds_of, output_problem
@@ -84,7 +84,7 @@ def all_work_is_timed(sandbox: SandboxClient, variants: int, timing: Timing, eff
     late = sandbox.linger([call % variants for call in range(effort.calls(_LINGERING_CALLS, _LEAST_LINGERING))])
     if late > max(_LINGER_US, _LINGER_SHARE * timing.median_us):
         message = f"the device works for {late:.1f} µs after the timed stream has finished"
-        raise Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule="stream", message=message),))
+        raise rejected("timing", "stream", message)
 
 
 def clocks_disagree(rule: str, message: str, ratio: float, backend: str, busy: Callable[[], bool]) -> Failure:
@@ -96,7 +96,7 @@ def clocks_disagree(rule: str, message: str, ratio: float, backend: str, busy: C
         finding = GuardFinding(rule=rule, message=message, fatal=False)
         reason = f"the machine is too busy to time this candidate: {message}"
         return Failure(Outcome.INFRA_ERROR, "timing", reason, findings=(finding,))
-    return Failure(Outcome.REJECTED, "timing", message, findings=(GuardFinding(rule=rule, message=message),))
+    return rejected("timing", rule, message)
 
 
 def timed_outputs_right(outputs: list[TimedOutput], trials: Sequence[PlainTrial], reference: Reference) -> None:
@@ -111,9 +111,7 @@ def timed_outputs_right(outputs: list[TimedOutput], trials: Sequence[PlainTrial]
         bounds = bounds_of(answer)
         problem = bounds and output_problem(output.facts, output.tensors, answer, bounds, reference.device)
         if problem:
-            message = f"a timed call gives another result: {problem}"
-            finding = GuardFinding(rule="timed_output", message=message)
-            raise Failure(Outcome.REJECTED, "timing", message, findings=(finding,))
+            raise rejected("timing", "timed_output", f"a timed call gives another result: {problem}")
         del output, answer
 
 
@@ -204,8 +202,7 @@ def possible(work: Work, bound: Bound, timing: Timing, backend: str, folder: Pat
     reached = timing.median_us * _SLACK[backend]
     if bound.is_impossible(reached) and speed_of_light(work, improved_ceilings(backend, folder)).is_impossible(reached):
         message = f"{timing.median_us:.2f} µs is below the {bound.memory_us:.2f} µs that the task's bytes need"
-        finding = GuardFinding(rule="below_bound", message=message)
-        raise Failure(Outcome.REJECTED, "timing", message, findings=(finding,))
+        raise rejected("timing", "below_bound", message)
 
 
 def counted_profile(bound: Bound, timing: Timing) -> Profile:

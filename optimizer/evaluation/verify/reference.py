@@ -16,7 +16,7 @@ from optimizer.evaluation.sandbox.torch_state import is_large
 from optimizer.evaluation.sandbox.values import map_tensors, nbytes, split
 from optimizer.evaluation.verify.memory_budget import PEAK
 from optimizer.evaluation.verify.oracle import Exact, Loss, Oracle, with_own_state
-from optimizer.evaluation.verify.task_module import TaskModule
+from optimizer.evaluation.verify.task_module import TaskModule, blaming_the_task
 from optimizer.evaluation.verify.trials import Trial, in_parts, other_numbers, perturb_, transformed
 
 _DEVICE_TROUBLE = re.compile(r"memory|CUDA error", re.IGNORECASE)
@@ -111,17 +111,14 @@ class Reference:
         """
         import torch
 
-        try:
-            with torch.no_grad():
-                torch.manual_seed(trial.seed)
-                arguments = list(self._task.init_inputs())
-                inputs = self._inputs_of(trial)
-                model = self._constructed(trial.seed, arguments)
-                if trial.perturb:
-                    perturb_(model, trial.seed + 2, self._constants(model, trial.seed) if trial.drawn else None)
-                parameters, buffers = _state(model)
-        except Exception as problem:
-            raise BadTaskError(f"task fails: {type(problem).__name__}: {problem}", "correct the task file") from problem
+        with blaming_the_task(), torch.no_grad():
+            torch.manual_seed(trial.seed)
+            arguments = list(self._task.init_inputs())
+            inputs = self._inputs_of(trial)
+            model = self._constructed(trial.seed, arguments)
+            if trial.perturb:
+                perturb_(model, trial.seed + 2, self._constants(model, trial.seed) if trial.drawn else None)
+            parameters, buffers = _state(model)
         return Case(
             trial=trial,
             drawn=trial,
@@ -199,15 +196,11 @@ class Reference:
 
         with torch.no_grad():
             inputs = self.filled(case).inputs
-            try:
+            with blaming_the_task():
                 native, aliases, intermediates = self._native(case.model, inputs)
                 native_tensors = split(native)[1]
                 exact = self._oracle.exact(case.model, inputs, native_tensors, intermediates)
                 open_to = self._open_to(case, native_tensors)
-            except Exception as problem:
-                raise BadTaskError(
-                    f"task fails: {type(problem).__name__}: {problem}", "correct the task file"
-                ) from problem
         exact = exact or Exact(tensors=[_wide(tensor) for tensor in native_tensors])
         return Answer(
             native=native,

@@ -11,7 +11,7 @@ from optimizer.evaluation.sandbox.recording import Operator, recorded_operators
 from optimizer.evaluation.sandbox.torch_state import is_large
 from optimizer.evaluation.sandbox.values import split
 from optimizer.evaluation.verify.correctness import PlainTrial
-from optimizer.evaluation.verify.failure import Failure
+from optimizer.evaluation.verify.failure import Failure, rejected
 from optimizer.evaluation.verify.reference import Answer, Case, Reference
 from optimizer.evaluation.verify.sandbox_client import SandboxClient
 from optimizer.evaluation.verify.tolerance import Tolerance, bounds_of, mismatch, output_problem
@@ -87,7 +87,7 @@ def own_kernels_run(calls: int, operators: Iterable[Operator]) -> None:
     """Fail when neither an extension's function, a Triton kernel nor a custom operator was called."""
     custom = [operator for operator in operators if operator.namespace != "aten"]
     if calls == 0 and not custom:
-        raise _rejected("own_kernel", "no kernel of the candidate ran")
+        raise rejected(STAGE, "own_kernel", "no kernel of the candidate ran")
 
 
 def does_the_work(
@@ -106,11 +106,13 @@ def does_the_work(
     if not left or not asked:
         return None
     if all(left[family] >= _SHARE * work for family, work in asked.items()):
-        raise _rejected("fallback", f"torch operators do all of the reference's work: {', '.join(sorted(asked))}")
+        raise rejected(STAGE, "fallback", f"torch operators do all of the reference's work: {', '.join(sorted(asked))}")
     if _CONTRACTION not in asked and left.total() >= asked.total():
-        raise _rejected("fallback", f"torch operators do as much work as in the reference: {', '.join(sorted(left))}")
+        raise rejected(
+            STAGE, "fallback", f"torch operators do as much work as in the reference: {', '.join(sorted(left))}"
+        )
     if _CONTRACTION not in left and 0 < _SHARE * products <= left.total():
-        raise _rejected("fallback", f"torch operators multiply and add one by one: {', '.join(sorted(left))}")
+        raise rejected(STAGE, "fallback", f"torch operators multiply and add one by one: {', '.join(sorted(left))}")
     return GuardFinding(
         rule="torch_operators", message=f"part of the work is left to torch: {', '.join(sorted(left))}", fatal=False
     )
@@ -125,7 +127,7 @@ def kernels_matter(sandbox: SandboxClient, trial: PlainTrial, reference: Referen
     device = reference.device
     case = reference.filled(trial.case)
     if _right_without(sandbox, case, lambda: (trial.answer, trial.bounds), device, "void"):
-        raise _rejected("decoy", "the output stays right when the candidate's own kernels give nothing")
+        raise rejected(STAGE, "decoy", "the output stays right when the candidate's own kernels give nothing")
     optional = dataclasses.replace(case.trial, required=False)
     inputs = transformed(case.inputs, "normal")
     case.put_away()
@@ -138,7 +140,7 @@ def kernels_matter(sandbox: SandboxClient, trial: PlainTrial, reference: Referen
     known = None if is_large(answer.exact_tensors) else answer
     del answer
     if _right_without(sandbox, case, lambda: (known or reference.answer(case), bounds), device, "echo"):
-        raise _rejected("decoy", "the output stays right when own kernels give back what they are given")
+        raise rejected(STAGE, "decoy", "the output stays right when own kernels give back what they are given")
 
 
 def _right_without(
@@ -196,8 +198,3 @@ def _family(operator: Operator) -> str:
     if name in _MOVES or operator.work <= 1:
         return ""
     return _CONTRACTION if name in _MATMUL or "conv" in name else name
-
-
-def _rejected(rule: str, message: str) -> Failure:
-    finding = GuardFinding(rule=rule, message=message)
-    return Failure(Outcome.REJECTED, STAGE, message, findings=(finding,))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,15 @@ class TaskModule:
         """Makers of inputs, one for each setting."""
         sets = [one for make in (self.input_sets, self.hidden_input_sets) if make for one in make()]
         return [self.inputs, *(one if callable(one) else functools.partial(list, one) for one in sets)]
+
+
+@contextlib.contextmanager
+def blaming_the_task() -> Iterator[None]:
+    """Whatever the block raises becomes a :class:`BadTaskError`."""
+    try:
+        yield
+    except Exception as problem:
+        raise BadTaskError(f"task fails: {type(problem).__name__}: {problem}", "correct the task file") from problem
 
 
 def check_task_source(source: str, name: str) -> None:
