@@ -10,44 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 STRETCH_S = 2.0
 """Nobody is alone on a device for much longer at a stretch while others wait."""
-
-
-class DeviceLock(Protocol):
-    """One evaluation's way to its device; implementations: :class:`SharedDeviceLock`, :class:`NoDeviceLock`.
-
-    Contract: between ``enter`` and ``leave`` the holder may use the device, inside ``alone`` nobody else does.
-    ``waited_s`` is what all of it has cost. Not thread-safe.
-    """
-
-    waited_s: float
-
-    def enter(self) -> None:
-        """Wait until nobody times, then use the device beside others."""
-        ...
-
-    def give_way(self) -> None:
-        """Let those time who wait for it; call it between steps, when nothing of ours runs on the device."""
-        ...
-
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Use the device alone for the length of the block."""
-        ...
-
-    def breathe(self) -> None:
-        """Inside ``alone``: let others in, when we have been there for long, and be alone again afterwards."""
-        ...
-
-    def leave(self) -> None:
-        """Stop using the device."""
-        ...
-
-    def close(self) -> None:
-        """Leave for good."""
-        ...
 
 
 class NoDeviceLock:
@@ -57,28 +23,31 @@ class NoDeviceLock:
         self.waited_s = 0.0
 
     def enter(self) -> None:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
 
     def give_way(self) -> None:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
         yield
 
     def breathe(self) -> None:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
 
     def leave(self) -> None:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
 
     def close(self) -> None:
-        """See :class:`DeviceLock`."""
+        """See :class:`SharedDeviceLock`."""
 
 
 class SharedDeviceLock:
-    """A :class:`DeviceLock` by file locks.
+    """One evaluation's way to its device, by file locks.
+
+    Between ``enter`` and ``leave`` the holder may use the device, inside ``alone`` nobody else does. ``waited_s`` is
+    what all of it has cost. Not thread-safe.
 
     Args:
         key: identity of the device, the same for all processes.
@@ -97,11 +66,11 @@ class SharedDeviceLock:
         self._alone_since = 0.0
 
     def enter(self) -> None:
-        """See :class:`DeviceLock`."""
+        """Wait until nobody times, then use the device beside others."""
         self._admit(fcntl.LOCK_SH)
 
     def give_way(self) -> None:
-        """See :class:`DeviceLock`."""
+        """Let those time who wait for it; call it between steps, when nothing of ours runs on the device."""
         if _taken(self._turn, fcntl.LOCK_SH):
             fcntl.flock(self._turn, fcntl.LOCK_UN)
             return
@@ -110,7 +79,7 @@ class SharedDeviceLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """See :class:`DeviceLock`. Whoever was inside is inside again afterwards, even when the block raises."""
+        """Use the device alone for the length of the block; be inside again afterwards, even when the block raises."""
         self.leave()
         self._admit(fcntl.LOCK_EX)
         self._alone_since = time.monotonic()
@@ -121,7 +90,7 @@ class SharedDeviceLock:
             self._admit(fcntl.LOCK_SH)
 
     def breathe(self) -> None:
-        """See :class:`DeviceLock`."""
+        """Inside ``alone``: let others in, when we have been there for long, and be alone again afterwards."""
         if time.monotonic() - self._alone_since < STRETCH_S:
             return
         self.leave()
@@ -131,11 +100,11 @@ class SharedDeviceLock:
         self._alone_since = time.monotonic()
 
     def leave(self) -> None:
-        """See :class:`DeviceLock`."""
+        """Stop using the device."""
         fcntl.flock(self._use, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """See :class:`DeviceLock`."""
+        """Leave for good."""
         self._use.close()
         self._turn.close()
 
@@ -159,6 +128,10 @@ class SharedDeviceLock:
             return _taken(self._use, kind)
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+
+DeviceLock = SharedDeviceLock | NoDeviceLock
+"""What an evaluation is given."""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from optimizer.evaluation.build.command import (
     BuildTimeoutError,
     CompilerSlots,
     ProcessRunner,
-    Runner,
     Stop,
     scrubbed_environment,
 )
@@ -179,17 +178,16 @@ class StockRoute:
 
     Args:
         arch: compute capability to build for, as ``90``; empty lets torch ask the driver.
-        runner: how commands are run.
     """
 
     name = "stock"
 
-    def __init__(self, arch: str = "", runner: Runner | None = None) -> None:
+    def __init__(self, arch: str = "") -> None:
         environment = scrubbed_environment()
         if arch:
             environment["TORCH_CUDA_ARCH_LIST"] = f"{arch[:-1]}.{arch[-1]}" if arch[-1].isdigit() else _suffixed(arch)
         # Whoever comes here has waited for a fast route already: it is the last candidate of a batch to be decided.
-        self._runner = runner or ProcessRunner(environment, niceness=NICENESS // 2)
+        self._runner = ProcessRunner(environment, niceness=NICENESS // 2)
 
     def supports(self, request: BuildRequest) -> bool:
         """Anything: this route decides."""

@@ -50,21 +50,6 @@ class Stop(Protocol):
         ...
 
 
-class Runner(Protocol):
-    """Runs one compiler command; the sandbox may give another one.
-
-    Contract: the command and all its children are gone when ``run`` returns or raises.
-    """
-
-    def run(self, command: Sequence[str], directory: Path, timeout_s: float, stop: Stop | None = None) -> Completed:
-        """Run ``command`` in ``directory``; end it early once ``stop`` is set (its status then is not 0).
-
-        Raises:
-            BuildTimeoutError: it ran past the limit.
-        """
-        ...
-
-
 class ProcessRunner:
     """Runs commands as child processes that leave the processor to those who measure.
 
@@ -78,7 +63,13 @@ class ProcessRunner:
         self._environment = dict(scrubbed_environment() if environment is None else environment)
 
     def run(self, command: Sequence[str], directory: Path, timeout_s: float, stop: Stop | None = None) -> Completed:
-        """See :class:`Runner`."""
+        """Run ``command`` in ``directory``; end it early once ``stop`` is set (its status then is not 0).
+
+        The command and all its children are gone when this returns or raises.
+
+        Raises:
+            BuildTimeoutError: it ran past the limit.
+        """
         start = time.monotonic()
         environment = {**self._environment, "TMPDIR": str(directory)}
         with tempfile.TemporaryFile(dir=directory) as log:

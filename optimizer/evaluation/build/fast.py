@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.evaluation.build.command import CompilerSlots, ProcessRunner, Runner, Stop
+from optimizer.evaluation.build.command import CompilerSlots, ProcessRunner, Stop
 from optimizer.evaluation.build.cuda_split import split_cuda_source
 from optimizer.evaluation.build.flags import divided, host_flags, names_architecture, words
 from optimizer.evaluation.build.headers import (
@@ -74,13 +74,12 @@ class FastRoute:
         root: Path,
         *,
         split: bool,
-        runner: Runner | None = None,
         slots: CompilerSlots | None = None,
     ) -> None:
         self.name = "split" if split else "slim"
         self._split = split
         self._toolchain = toolchain
-        self._runner = runner or ProcessRunner()
+        self._runner = ProcessRunner()
         self._slots = slots or CompilerSlots(os.cpu_count() or 1)
         self._headers = SlimHeaders(root, toolchain)
         includes = [*self._include_flags(cuda=bool(toolchain.nvcc)), *_common_flags(toolchain)]

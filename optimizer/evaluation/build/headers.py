@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from optimizer.evaluation.build.command import URGENT, BuildTimeoutError, CompilerSlots, Runner
+from optimizer.evaluation.build.command import URGENT, BuildTimeoutError, CompilerSlots, ProcessRunner
 from optimizer.evaluation.build.toolchain import Toolchain
 
 OPERATORS_FILE = "htam_operators.h"
@@ -151,7 +151,7 @@ class PrecompiledHeaders:
     """
 
     def __init__(
-        self, folder: Path, command: Sequence[str], runner: Runner, slots: CompilerSlots, limit: int = 8
+        self, folder: Path, command: Sequence[str], runner: ProcessRunner, slots: CompilerSlots, limit: int = 8
     ) -> None:
         self._folder = folder
         self._command = tuple(command)
