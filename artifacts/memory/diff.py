@@ -16,6 +16,7 @@ from artifacts.memory.columns import Bools
 from artifacts.memory.htg import Memory
 from artifacts.memory.manifest import moved
 from artifacts.memory.records import Direction, Edge, Effect, Strategy
+from artifacts.memory.schemas import plain
 
 MADE = ("settings", "scorer", "embedding", "inputs", "quarantined", "expectation")
 LEAST = 0.001
@@ -120,6 +121,7 @@ def _edge_name(edge: Edge) -> str:
 def _changed(before: pa.Table, after: pa.Table) -> dict[str, Bools]:
     """Field to the rows in which it differs; what a state holds, and where a row comes from, is one field each."""
     found: dict[str, Bools] = {}
+    before, after = plain(before), plain(after)
     for name in before.column_names:
         rows = _differ(before[name], after[name])
         if rows.any():
@@ -129,16 +131,11 @@ def _changed(before: pa.Table, after: pa.Table) -> dict[str, Bools]:
 
 
 def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> Bools:
-    old, new = (_plain(column) for column in (before, after))
     # Null where either is: equal only where both are.
-    same = pc.fill_null(pc.equal(old, new), False)
-    both_null = pc.and_(pc.is_null(old, nan_is_null=True), pc.is_null(new, nan_is_null=True))
+    same = pc.fill_null(pc.equal(before, after), False)
+    both_null = pc.and_(pc.is_null(before, nan_is_null=True), pc.is_null(after, nan_is_null=True))
     rows: Bools = ~np.asarray(pc.or_(same, both_null)).astype(np.bool_)
     return rows
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _flows(before: Memory, after: Memory, place: pa.Array, level: str) -> npt.NDArray[np.int64]:
@@ -171,8 +168,8 @@ def _level(before: _Nodes, after: _Nodes, flows: npt.NDArray[np.int64]) -> Level
         split=tuple((old[i], names) for i, names in parts.items() if len(names) > 1),
         merged=tuple((new[j], names) for j, names in origins.items() if len(names) > 1),
         renamed=tuple((old[i], new[j]) for i, j in pairs if old[i] != new[j]),
-        moved=tuple(_moved(before[i], after[j]) for i, j in pairs if _has_moved(before[i], after[j])),
-        shifted=_shifted([(before[i], after[j]) for i, j in pairs if not _has_moved(before[i], after[j])]),
+        moved=tuple(_moved(before[i], after[j]) for i, j in pairs if _left(before[i].effect, after[j].effect)),
+        shifted=_shifted([(before[i], after[j]) for i, j in pairs if not _left(before[i].effect, after[j].effect)]),
         edited=tuple((new[j], names) for i, j in pairs if (names := _edited(before[i], after[j]))),
     )
 
@@ -191,10 +188,6 @@ def _edited(before: Direction | Strategy, after: Direction | Strategy) -> tuple[
 
 def _identity(node: Direction | Strategy) -> str:
     return node.strategy_id if isinstance(node, Strategy) else node.direction_id
-
-
-def _has_moved(before: Direction | Strategy, after: Direction | Strategy) -> bool:
-    return _left(before.effect, after.effect)
 
 
 def _left(old: Effect, new: Effect) -> bool:
