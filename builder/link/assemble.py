@@ -138,7 +138,7 @@ def texts_by_strategy(raw: pa.Table, strategy_ids: Sequence[str]) -> Mapping[str
 def _texts(rows: pa.Table) -> Texts:
     gained = _excerpts(rows)
     failed = rows.filter(pc.not_equal(rows["outcome"].cast(pa.string()), "correct"))
-    rules = risks([_failure(row) for row in failed.to_pylist()], rows.num_rows)
+    rules = risks([Failure(**row) for row in failed.select(Failure._fields).to_pylist()], rows.num_rows)
     return Texts(
         recipes=_distinct([row | {"plan": whole_sentences(str(row["plan"]))} for row in gained], "plan", RECIPES),
         templates=_distinct(gained, "fragment", TEMPLATES),
@@ -170,11 +170,6 @@ def _telling(rows: pa.Table) -> tuple[str, ...]:
     ranked = rows.select(["transition_id"]).append_column("strength", strength)
     ranked = ranked.sort_by([("strength", "descending"), ("transition_id", "ascending")]).slice(0, EVIDENCE)
     return tuple(ranked["transition_id"].to_pylist())
-
-
-def _failure(row: dict[str, str]) -> Failure:
-    names = ("transition_id", "outcome", "error_class", "error")
-    return Failure(**{name: row[name] for name in names})
 
 
 def _strategy(node: StrategyNode, texts: Texts) -> Strategy:

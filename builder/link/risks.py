@@ -5,7 +5,8 @@ from __future__ import annotations
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +49,7 @@ CLASSES = {
 """What a failure of a class says (see :mod:`builder.describe.evidence`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(NamedTuple):
     """One failed transition of a strategy."""
 
     transition_id: str
@@ -58,8 +58,7 @@ class Failure:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Risk:
+class Risk(NamedTuple):
     """A rule in words with the transitions it rests on."""
 
     words: str
