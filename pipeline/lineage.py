@@ -16,6 +16,7 @@ from optimizer.evaluation.worker.local import LocalEvaluator
 from optimizer.lineage import Version, Walk, write_lineage
 from optimizer.llm.budget import Budget
 from optimizer.prompting.request import LANGUAGES, PromptSettings
+from optimizer.run.manifest import LlmSpec
 from optimizer.run.opening import create_run, in_words
 from optimizer.run.resources import Resources, make_client
 from optimizer.tasks import load_task
@@ -37,22 +38,25 @@ def walk_back(
 
     Raises:
         BadInputError: the kernel is in no known language or not correct, or answers would come through files.
+        RunLogError: the run's directory holds something.
     """
     source, loaded = kernel.read_text("utf-8"), load_task(task)
     language = detect_language(source)
     if language not in LANGUAGES:
         raise BadInputError(f"{kernel} holds no kernel of its own", "give one in CUDA, Triton or C++")
+    if LlmSpec.parse(llm).kind == "files":
+        raise BadInputError(
+            "a walk backwards asks one thing after the other", "use --llm command:WORDS or openai:MODEL"
+        )
     device = device_spec(devices_of(backend)[0].name)
     words = ["--llm", llm, "--arm", "feedback", "--backend", backend, "--device", device.name, "--steps", str(most)]
     words += ["--language", language.value, "--seed", str(secrets.randbits(48)), "--run", str(run)]
     options = optimize.command.make_context("htam memory lineage", [str(task), *words]).params
     manifest = replace(wanted_manifest(run, (loaded,), options), arm="lineage")
     manifest = manifest if evaluation is None else replace(manifest, evaluation=evaluation)
-    client = make_client(manifest, run, Budget(Resources().limits), Resources())
-    if client is None:
-        raise BadInputError(
-            "a walk backwards asks one thing after the other", "use --llm command:WORDS or openai:MODEL"
-        )
+    log = create_run(run, manifest, (loaded,))
+    client = make_client(manifest, run, Budget(Resources().limits), Resources())  # it keeps paid answers in the run
+    assert client is not None
     prompt = PromptSettings(model=manifest.model, language=language, device=in_words(device))
     evaluator = LocalEvaluator()
     walk = Walk(loaded, client, evaluator, prompt, backend, manifest.seed, manifest.evaluation)
@@ -67,7 +71,6 @@ def walk_back(
         found = asyncio.run(walked())
     finally:
         evaluator.close()
-    log = create_run(run, manifest, (loaded,))
     count = write_lineage(log, loaded, found, device.arch, prompt)
     log.close()
     return "\n".join([*_lines(found), f"{count} steps in {run}"])
