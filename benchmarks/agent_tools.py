@@ -49,7 +49,7 @@ async def called(session: Path, tool: str, arguments: dict[str, Any]) -> tuple[b
                 return True, {one.name: {"does": one.description, "arguments": one.input_schema} for one in listed}
             result = await client.call_tool(tool, arguments)
             while not result.is_error and tool in WAITING and result.structured_content["state"] == "running":
-                result = await client.call_tool("job", {"handle": result.structured_content["job"], "wait_s": 50})
+                result = await client.call_tool("job", {"handle": result.structured_content["handle"], "wait_s": 50})
         return not result.is_error, result.content[0].text if result.is_error else result.structured_content
 
 

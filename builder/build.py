@@ -146,7 +146,7 @@ def gathered(described: Iterable[Sequence[DescribedLog]]) -> Corpus:
 def texts(corpus: Corpus) -> list[tuple[str, ...]]:
     """Distinct strategy texts in the words that the encoder sees, in shards that are each worth a task."""
     found = sorted({normalise(text) for text in corpus.table["plan"].unique().to_pylist()})
-    log.info("%d distinct strategy texts", len(found))
+    log.info("embedding %d distinct strategy texts", len(found))
     size = max(LEAST_TEXTS, -(-len(found) // MOST_SHARDS))
     return [tuple(found[start : start + size]) for start in range(0, len(found), size)]
 

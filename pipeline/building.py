@@ -99,8 +99,8 @@ class _Lines(logging.Handler):
         self.last = "building"
 
     def beat(self) -> str:
-        """The last line again, with the seconds by now."""
-        return f"{time.monotonic() - self._begin:6.1f} s  still {self.last}"
+        """The last line again, with the seconds by now; it says what was done, not what is under way."""
+        return f"{time.monotonic() - self._begin:6.1f} s  working, last: {self.last}"
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""

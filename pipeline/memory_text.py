@@ -59,7 +59,8 @@ def _version_row(version: MemoryVersion) -> dict[str, Any]:
 
 def _version_line(version: MemoryVersion) -> str:
     row = _version_row(version)
-    counts = ", ".join(f"{row['rows'].get(name, 0):,} {name}" for name in ("directions", "strategies", "transitions"))
+    nouns = ("direction", "directions"), ("strategy", "strategies"), ("transition", "transitions")
+    counts = ", ".join(counted(row["rows"].get(many, 0), noun, many) for noun, many in nouns)
     return f"{version.reference}  {row['published']}  {counts}  {' '.join(version.tags)}".rstrip()
 
 

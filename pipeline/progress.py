@@ -27,6 +27,7 @@ WAITING = {
     "checking": "running the reference of",
     "asking": "waiting for an answer for",
     "measuring": "building and measuring",
+    "confirming": "measuring again the winner of",
 }
 """What a task does while it waits → the same for a line of its own."""
 MOST_WAITING = 3
@@ -42,11 +43,13 @@ class Progress:
 
     Args:
         tasks: task ids in order; ``steps``: steps that they take on average.
+        confirm: winners are measured again once all steps are taken.
     """
 
-    def __init__(self, tasks: tuple[str, ...], steps: int) -> None:
+    def __init__(self, tasks: tuple[str, ...], steps: int, *, confirm: bool = False) -> None:
         self._rows = {task: _Row() for task in tasks}
         self._steps = steps
+        self._confirm = confirm
         self._calls = 0
         self._usd = 0.0
         self._live: Live | None = None
@@ -86,8 +89,15 @@ class Progress:
     @property
     def known(self) -> str:
         """How many of all steps were taken, in words; empty when none was."""
-        done = sum(row.steps for row in self._rows.values())
-        return f"{done} of {counted(self._steps * len(self._rows), 'step')} known" if done else ""
+        return f"{self._done} of {counted(self._planned, 'step')} known" if self._done else ""
+
+    @property
+    def _done(self) -> int:
+        return sum(row.steps for row in self._rows.values())
+
+    @property
+    def _planned(self) -> int:
+        return self._steps * len(self._rows)
 
     def __call__(self, event: Event) -> None:
         """Take in one event, and say it where there is no table."""
@@ -107,6 +117,9 @@ class Progress:
         row = self._rows.get(event.key if begun else event.key.removesuffix(AGAIN).rsplit("/", 1)[0])
         if row is not None:
             row.take(event)
+        if self._confirm and event.kind == "step" and self._done >= self._planned:
+            for each in self._rows.values():
+                each.confirms()
 
     def say(self, line: str) -> None:
         """Print a line that stays, above the table where there is one."""
@@ -126,10 +139,8 @@ class Progress:
     def _table(self) -> Table:
         from rich.table import Table
 
-        done, planned = sum(row.steps for row in self._rows.values()), self._steps * len(self._rows)
-        table = Table(
-            caption=f"{done} of {counted(planned, 'step')}, {counted(self._calls, 'answer')}, {self._usd:.2f} USD"
-        )
+        steps = f"{self._done} of {counted(self._planned, 'step')}"
+        table = Table(caption=f"{steps}, {counted(self._calls, 'answer')}, {self._usd:.2f} USD")
         for name in ("task", "step", "best speedup", "now"):
             table.add_column(name)
         for task, row in self._rows.items():
@@ -168,6 +179,11 @@ class _Row:
     def does(self, what: str) -> None:
         """Note what begins now."""
         self._now, self._since = what, time.monotonic()
+
+    def confirms(self) -> None:
+        """Note that a winner, where there is one, is measured again now."""
+        if self.best is not None:
+            self.does("confirming")
 
     def take(self, event: Event) -> None:
         """Update from one event of the task."""

@@ -39,6 +39,7 @@ def advance(log: RunLog, resources: Resources, *, store: str = "", as_json: bool
     if standing.problem is not None:
         raise standing.problem
     if stopped and not standing.complete:
+        say(f"go on with: htam optimize --run {shlex.quote(str(log.path))}")
         raise click.Abort
     if standing.complete and standing.unusable:
         *several, last = _unusable(standing)
@@ -57,7 +58,9 @@ async def _session(log: RunLog, resources: Resources, store: str, stopped: list[
     from optimizer.run.winners import write_winners
 
     known = read_manifest(log)
-    progress = Progress(tuple(entry.task.task_id for entry in known.tasks), known.search.steps)
+    progress = Progress(
+        tuple(entry.task.task_id for entry in known.tasks), known.search.steps, confirm=known.search.confirm
+    )
     progress.recall(log.events())
     if progress.known:
         say(f"resumes: {progress.known}")

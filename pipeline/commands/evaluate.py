@@ -71,6 +71,7 @@ def evaluated(
         BadInputError: a file is missing or no text.
         UnavailableError: there is no device of the backend.
     """
+    sources = _read(candidate, "candidate"), _read(incumbent, "incumbent") if incumbent else ""
     from optimizer.evaluation.job import EvaluationJob
     from optimizer.evaluation.worker.devices import devices_of
     from optimizer.evaluation.worker.local import LocalEvaluator
@@ -79,8 +80,8 @@ def evaluated(
         job_id="evaluate",
         task_id=task_id,
         task_source=task,
-        candidate_source=_read(candidate, "candidate"),
-        incumbent_source=_read(incumbent, "incumbent") if incumbent else "",
+        candidate_source=sources[0],
+        incumbent_source=sources[1],
         backend=backend,
         seed=secrets.randbits(48),
         settings=settings,

@@ -15,6 +15,7 @@ from artifacts.errors import RunLogError
 from artifacts.run_events import LoggedStep
 from artifacts.runlog import RunLog
 from optimizer.llm.protocol import LlmRequest
+from pipeline.progress import outcome
 from pipeline.report.charts import microseconds
 
 if TYPE_CHECKING:
@@ -24,20 +25,23 @@ if TYPE_CHECKING:
 
 @click.command(name="explain")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.argument("step")
+@click.argument("step", required=False, default="")
 @click.option("--prompt", is_flag=True, help="Show the whole prompt too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that is logged of the step.")
 def command(run: Path, step: str, prompt: bool, as_json: bool) -> None:
     """Show for STEP of RUN the state, every direction with its evidence, the choice, the gate and the result.
 
-    STEP is TASK/INDEX.CANDIDATE or any unambiguous end of it. Only the log is read.
+    STEP is TASK/INDEX.CANDIDATE or any unambiguous end of it; without it, the steps are listed. Only the log is read.
 
     \b
     Examples:
+      htam explain runs/first
       htam explain runs/first 2.0
       htam explain runs/first row_softmax/1.0 --prompt
     """
-    if as_json:
+    if not step:
+        click.echo("\n".join(_steps(run)))
+    elif as_json:
         click.echo(json.dumps(explained_data(run, step), indent=1))
     else:
         click.echo(explained(run, step, prompt=prompt))
@@ -65,8 +69,19 @@ def explained_data(path: Path, step: str) -> dict[str, Any]:
     return {"key": key, **{kind: encode(events.get((kind, key))) for kind in kinds}}
 
 
+def _steps(path: Path) -> Iterator[str]:
+    events = _events(path)
+    for key in (key for kind, key in events if kind == "choice"):
+        step = events.get(("step", key))
+        yield f"{key}  {'not complete' if step is None else outcome(step)}"
+
+
+def _events(path: Path) -> Events:
+    return {(event.kind, event.key): event.payload for event in RunLog.open(path).events()}
+
+
 def _found(path: Path, step: str) -> tuple[Events, str]:
-    events = {(event.kind, event.key): event.payload for event in RunLog.open(path).events()}
+    events = _events(path)
     keys = [key for kind, key in events if kind == "choice"]
     found = [key for key in keys if key == step or key.endswith(f"/{step}")]
     if len(found) != 1:

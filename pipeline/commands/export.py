@@ -60,7 +60,7 @@ def flashinfer(run: Path, out: Path) -> None:
     files, left_out = write_solutions(confirmed_winners(run), out)
     if not files:
         raise BadInputError(f"no task of {run} has a definition: {_reasons(left_out)}", "export hf-kernels takes any")
-    _say(f"{len(files) // 2} definitions with a solution each in {out}", left_out)
+    _say(f"{counted(len(files) // 2, 'definition')} with a solution each in {out}", left_out)
 
 
 _LOGS = click.option(
@@ -89,7 +89,7 @@ def _training(kind: str, logs: tuple[Path, ...], out: Path, license_id: str, min
         raise BadInputError(f"the logs give no row: {_counted(left_out) or 'they hold no step'}", "add logs")
     write_rows(rows, out)
     sides, prompts = Counter(row["split"] for row in rows), Counter(row["prompt_from"] for row in rows)
-    click.echo(f"{len(rows):,} rows in {out}: {_counted(sides)}; prompts: {_counted(prompts)}")
+    click.echo(f"{counted(len(rows), 'row')} in {out}: {_counted(sides)}; prompts: {_counted(prompts)}")
     if left_out:
         click.echo(f"left out: {_counted(left_out)}", err=True)
 

@@ -251,7 +251,7 @@ def _unfit(step: Step, trusted: bool, unsteady: bool) -> str:
     if step.language not in LANGUAGES:
         return "no kernel of its own"
     if step.outcome is Outcome.CORRECT and not trusted:
-        return "trust below the least wanted"
+        return "trusted less than --min-trust"
     return "an unsteady time" if unsteady else ""
 
 

@@ -94,7 +94,7 @@ class Verdict:
         facts: what was measured, line by line.
     """
 
-    job: str
+    handle: str
     state: str
     seconds: float
     outcome: str = ""
@@ -180,7 +180,7 @@ def verdict(task: AgentTask, job: Job) -> Verdict:
     """
     seconds = round(time.monotonic() - job.began, 1)
     if not job.work.done():
-        return Verdict(job=job.handle, state="running", seconds=seconds, evaluations_left=task.left)
+        return Verdict(handle=job.handle, state="running", seconds=seconds, evaluations_left=task.left)
     job.work.result()
     population = task.search.population
     node = population.node(job.step_id) if job.step_id else population.best
@@ -188,10 +188,10 @@ def verdict(task: AgentTask, job: Job) -> Verdict:
     if not job.step_id:
         measured = task.search.confirmation.measurement or measured
     if node is None or measured is None:
-        return Verdict(job=job.handle, state="done", seconds=seconds, reason="no candidate is correct")
+        return Verdict(handle=job.handle, state="done", seconds=seconds, reason="no candidate is correct")
     incumbent = task.search.node(node.incumbent_id)
     return Verdict(
-        job=job.handle,
+        handle=job.handle,
         state="done",
         seconds=seconds,
         outcome=measured.outcome.value,

@@ -227,6 +227,12 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+def test_without_a_step_explain_lists_those_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert htam("explain", str(SHAKEN)) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert "/0.0  correct, " in first
+
+
 def test_a_ratio_that_is_not_to_be_believed_says_so_wherever_a_terminal_shows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

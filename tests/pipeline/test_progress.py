@@ -79,6 +79,16 @@ def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 µs, 2.00x eager_fp32\n"
 
 
+def test_while_winners_are_measured_again_a_silence_names_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.voice.BEAT_S", 0.1)
+    with Progress(("suite/-/a",), 1, confirm=True) as progress:
+        progress(step(TIMED))
+        time.sleep(0.3)
+    assert "measuring again the winner of a (0 s)\n" in capsys.readouterr().err
+
+
 def retry() -> Retry:
     request = LlmRequest(model="m", messages=(Message(role="user", content="?"),), task="suite/-/a", slot="1.0")
     return Retry(request=request, reason="status 503", wait_s=12.3, attempt=3, attempts=8)

@@ -73,7 +73,7 @@ class Agent:
         """The verdict on a candidate, waited for."""
         verdict = self.call(tool, **arguments)
         while verdict["state"] == "running":
-            verdict = self.call("job", handle=verdict["job"], wait_s=30)
+            verdict = self.call("job", handle=verdict["handle"], wait_s=30)
         return verdict
 
     def read(self, uri: str) -> str:

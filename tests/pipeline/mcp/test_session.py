@@ -71,7 +71,7 @@ def test_a_session_recalls_evaluates_and_ends_as_a_run_that_is_read_like_any(wor
     assert verdict["outcome"] == "compile_error"
     assert "error:" in verdict["first_error"]
     again = worker.judged(task="first.py", candidate="kernel.py")
-    assert again["job"].endswith("/0.0")  # known: it is no second step
+    assert again["handle"].endswith("/0.0")  # known: it is no second step
     assert "one plain loop" in worker.call("explain", task="first.py", step="0.0")
     assert worker.call("kernel", sha256=again["sha256"][:12])["source"].startswith("import torch")
     done = worker.judged("finish", task="first.py")
