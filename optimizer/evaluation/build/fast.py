@@ -113,11 +113,14 @@ class FastRoute:
 
     def _compile(self, unit: Unit, order: _Order) -> tuple[int, str]:
         """Status and output of one call; the first that fails stops the others, whose output says nothing then."""
-        header = self._headers_of(unit, order.wait)
+        header: list[str] = []
+        if unit.header is not None:
+            header = self._precompiled.include_flags(unit.header, unit.code, wait=order.wait)
         with self._slots.slot(order.ticket, gets_cheaper=not self._precompiled.is_in(header)):
             if order.is_set():
                 return 1, ""
-            header = self._headers_of(unit, order.wait)  # it may be there by now
+            if unit.header is not None:  # it may be there by now
+                header = self._precompiled.ready(unit.header, unit.code)
             command = [*unit.command, *header, "-o", unit.object]
             done = self._runner.run(command, order.directory, order.timeout_s, order)
         if done.status and order.is_set():
@@ -125,9 +128,6 @@ class FastRoute:
         if done.status:
             order.failed.set()
         return done.status, done.output
-
-    def _headers_of(self, unit: Unit, wait: bool) -> list[str]:
-        return [] if unit.header is None else self._precompiled.include_flags(unit.header, unit.code, wait=wait)
 
     def _units(self, request: BuildRequest, directory: Path) -> list[Unit]:
         units = []

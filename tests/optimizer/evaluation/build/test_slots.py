@@ -10,7 +10,7 @@ from pathlib import Path
 from optimizer.evaluation.build.builder import LocalBuilder
 from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.command import URGENT, CompilerSlots, Completed, ProcessRunner, Stop
-from optimizer.evaluation.build.headers import PrecompiledHeaders
+from optimizer.evaluation.build.headers import WORTH, PrecompiledHeaders
 from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile
 
 
@@ -130,6 +130,21 @@ def test_a_build_does_not_wait_for_headers_and_the_next_one_finds_them(tmp_path:
     assert not precompiled.is_in(["-include", str(header)])
     assert waited == precompiled.include_flags(header, [], wait=False)
     assert Path(waited[1] + ".gch").read_text() == "precompiled"
+    assert compiler.calls == 1
+
+
+def test_headers_for_flags_that_few_builds_share_are_not_waited_for(tmp_path: Path) -> None:
+    compiler = Compiler()
+    compiler.allowed.set()
+    header = tmp_path / "core.h"
+    header.write_text("int x;")
+    precompiled = PrecompiledHeaders(tmp_path, ["cc"], compiler, CompilerSlots(1))
+    for _ in range(WORTH - 1):
+        assert precompiled.include_flags(header, ["-O3"], wait=True) == ["-include", str(header)]
+        assert precompiled.ready(header, ["-O3"]) == ["-include", str(header)]
+    assert compiler.calls == 0
+    assert precompiled.is_in(precompiled.include_flags(header, ["-O3"], wait=True))
+    assert precompiled.is_in(precompiled.ready(header, ["-O3"]))
     assert compiler.calls == 1
 
 
