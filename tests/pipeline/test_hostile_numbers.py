@@ -17,7 +17,7 @@ from artifacts.memory.records import Direction
 from builder.cluster.record import NOTHING_YET, Labels, StrategyNode
 from builder.describe.logs import Corpus, describe_log, gather
 from builder.link.assemble import assemble
-from builder.read.reading import discover
+from builder.read.reading import discover, read
 from pipeline.memory_text import shown
 from pipeline.report.memory_page import memory_page
 
@@ -78,8 +78,8 @@ def test_hostile_numbers_never_reach_an_effect_a_page_or_json(
     tmp_path: Path, times: list[object], other: object
 ) -> None:
     (log,) = discover([written(tmp_path, times, other)])
+    assert read(log).records == 12
     described = describe_log(log)
-    assert described.records == 12
     try:
         memory = mined(gather([described]))
     except BadInputError:

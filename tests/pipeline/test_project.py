@@ -66,7 +66,7 @@ def test_paths_begin_at_the_file_and_reach_the_commands_of_a_group(project: Path
 
 
 def test_doctor_shows_the_file_and_its_values(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import doctor
+    from pipeline.commands import doctor
 
     (project / "htam.toml").write_text('store = "memories"\nllm = "openai:gpt"\n')
     found = doctor.project()
