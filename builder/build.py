@@ -111,7 +111,7 @@ def read(paths: Iterable[Path | str]) -> list[tuple[LogFile, ...]]:
         BadInputError: a path does not exist, or holds no log.
     """
     logs = discover(paths)
-    log.info("found %d logs", len(logs))
+    log.info("logs found: %d", len(logs))
     sizes = [item.size for item in logs]
     limit = max(LEAST_BYTES, sum(sizes) // MOST_SHARDS)
     shards: list[list[LogFile]] = []
@@ -139,14 +139,14 @@ def gathered(described: Iterable[Sequence[DescribedLog]]) -> Corpus:
     """
     corpus = gather(chain.from_iterable(described))
     counts = len(corpus.logs), sum(item.reused for item in corpus.logs), corpus.table.num_rows, len(corpus.quarantined)
-    log.info("read %d logs (%d remembered): %d steps with a parent, %d records quarantined", *counts)
+    log.info("logs read: %d (%d remembered); steps with a parent: %d; records quarantined: %d", *counts)
     return corpus
 
 
 def texts(corpus: Corpus) -> list[tuple[str, ...]]:
     """Distinct strategy texts in the words that the encoder sees, in shards that are each worth a task."""
     found = sorted({normalise(text) for text in corpus.table["plan"].unique().to_pylist()})
-    log.info("embedding %d distinct strategy texts", len(found))
+    log.info("embedding strategy texts: %d distinct", len(found))
     size = max(LEAST_TEXTS, -(-len(found) // MOST_SHARDS))
     return [tuple(found[start : start + size]) for start in range(0, len(found), size)]
 
@@ -165,7 +165,7 @@ def encoder(settings: BuildSettings) -> Embedder:
 def cluster(corpus: Corpus, settings: BuildSettings) -> Labels:
     """Stage 4: directions and strategies of the raw transitions."""
     labels = labelled(corpus.table, encoder(settings), settings.cluster)
-    log.info("clustered into %d directions, %d strategies", len(labels.directions), len(labels.strategies))
+    log.info("clustered; directions: %d, strategies: %d", len(labels.directions), len(labels.strategies))
     return labels
 
 
@@ -182,7 +182,7 @@ def link(corpus: Corpus, labels: Labels, settings: BuildSettings) -> Memory:
         quarantined=len(corpus.quarantined),
     )
     memory = assemble(corpus.table, labels, manifest)
-    log.info("linked %d transitions", len(memory))
+    log.info("linked; transitions: %d", len(memory))
     return memory
 
 

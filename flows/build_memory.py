@@ -93,7 +93,7 @@ def new_logs(paths: Sequence[str], store: str, name: str) -> list[str]:
     memories = MemoryStore(store)
     last = memories.tagged(name, CANDIDATE) or memories.tagged(name, "latest")
     known = {log.sha256 for log in memories.manifest(name, last).inputs} if last else set()
-    log.info("%d logs, %d of them new", len(now), len(now - known))
+    log.info("logs: %d, of them new: %d", len(now), len(now - known))
     return [path for path, logs in found.items() if logs] if now and now != known else []
 
 

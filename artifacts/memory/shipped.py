@@ -39,7 +39,7 @@ def steps_on(memory: Memory, arch: str, language: str) -> int:
 def contents(memory: Memory) -> str:
     """What a memory was built from, a line for each architecture and language, most steps first."""
     return "\n".join(
-        "- {steps} steps on {tasks} operators, {language} on {arch}".format(**row) for row in _places(memory)
+        "- {language} on {arch}: steps {steps}, operators {tasks}".format(**row) for row in _places(memory)
     )
 
 
