@@ -1,5 +1,6 @@
 """Long commands are never silent, unless they are told to be."""
 
+import re
 import time
 
 import click
@@ -29,8 +30,8 @@ def test_a_silent_command_says_what_it_does_and_for_how_long() -> None:
     assert done.stdout == "result\n"
     first, *beats = done.stderr.splitlines()
     assert first == "begun"
-    assert set(beats) == {"building row_softmax (0 s)"}
-    assert len(beats) <= 5
+    assert beats
+    assert all(re.fullmatch(r"building row_softmax \(\d+ s\)", beat) for beat in beats)
 
 
 def test_quiet_leaves_the_result_alone_and_ends_with_the_command() -> None:
