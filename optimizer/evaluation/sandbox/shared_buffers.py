@@ -84,11 +84,13 @@ class Stream:
         """Copy the bytes from ``start`` to ``stop`` into shared memory."""
         for flat, place in self._crossing(start, stop):
             memory[place : place + len(flat)].copy_(flat)
+        _settled(memory)
 
     def read(self, memory: torch.Tensor, start: int, stop: int) -> None:
         """Copy shared memory over the bytes from ``start`` to ``stop``."""
         for flat, place in self._crossing(start, stop):
             flat.copy_(memory[place : place + len(flat)])
+        _settled(memory)
 
     def _crossing(self, start: int, stop: int) -> Iterator[tuple[torch.Tensor, int]]:
         """The tensors' bytes between two places of the stream, and how far behind ``start`` they lie."""
@@ -96,6 +98,14 @@ class Stream:
             first, last = max(start, part.offset), min(stop, part.offset + part.size)
             if first < last:
                 yield flat[first - part.offset : last - part.offset], first - start
+
+
+def _settled(memory: torch.Tensor) -> None:
+    """Wait for copies on a device: the other side looks at the memory as soon as it is told to."""
+    if memory.is_cuda:
+        import torch
+
+        torch.cuda.current_stream().synchronize()
 
 
 def stream_bytes(parts: Sequence[Part]) -> int:

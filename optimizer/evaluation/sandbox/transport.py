@@ -1,5 +1,6 @@
 """Values between verifier and sandbox: a template pickled by the verifier, tensors as a stream through shared memory.
 
+The memory lies where the tensors do: on the CUDA device, or on the host where there is none or it can not share.
 The verifier makes the memory, so that no limit on the sandbox's files meets an honest output, and decides how
 much of a stream travels at a time. A stream that does not fit travels in pieces through both halves in turns: while
 one side copies from one half, the other side fills the other.
@@ -8,11 +9,13 @@ one side copies from one half, the other side fills the other.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from optimizer.evaluation.sandbox.device_memory import DeviceMemory
 from optimizer.evaluation.sandbox.shared_buffers import SharedBuffer, Stream, parts_of, stream_bytes
 from optimizer.evaluation.sandbox.values import join, split
 
@@ -45,7 +48,7 @@ class VerifierEnd:
     def __init__(self, device: str, most_bytes: int = _MOST_BYTES) -> None:
         self._device = device
         self._most_bytes = most_bytes
-        self._buffer: SharedBuffer | None = None
+        self._buffer: SharedBuffer | DeviceMemory | None = None
         self._unknown: list[int] = []
         """Descriptors that the sandbox has not been given yet."""
 
@@ -110,13 +113,17 @@ class VerifierEnd:
 
     def _post(self, link: Link, message: Mapping[str, Any]) -> None:
         fds, self._unknown = self._unknown, []
-        link.post({**message, "buffer": True} if fds else message, fds)
+        link.post({**message, "buffer": self._described()} if fds else message, fds)
+
+    def _described(self) -> dict[str, Any]:
+        assert self._buffer is not None
+        return {"device": isinstance(self._buffer, DeviceMemory), "size": self._buffer.size}
 
     def _make_room(self, size: int) -> None:
         wanted = min(2 * size, self._most_bytes)  # outputs are often as large as inputs
         if self._buffer is None or self._buffer.size < wanted:
             self.close()
-            self._buffer = SharedBuffer.of_size(wanted, pinned=self._device == "cuda")
+            self._buffer = _new_buffer(wanted, self._device)
             self._unknown = [self._buffer.fd]
 
     def _pieces(self, size: int) -> list[tuple[int, int, int]]:
@@ -134,16 +141,20 @@ class SandboxEnd:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._buffer: SharedBuffer | None = None
+        self._buffer: SharedBuffer | DeviceMemory | None = None
         self._coming: Stream | None = None
         self._offered: Stream | None = None
 
     def use(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         """Take the descriptor of a new buffer that came with a request."""
-        if message.get("buffer"):
+        if buffer := message.get("buffer"):
             if self._buffer is not None:
                 self._buffer.close()
-            self._buffer = SharedBuffer(os.dup(fds[0]), pinned=self._device == "cuda")
+            fd = os.dup(fds[0])
+            if buffer["device"]:
+                self._buffer = DeviceMemory(fd, buffer["size"])
+            else:
+                self._buffer = SharedBuffer(fd, pinned=self._device == "cuda")
 
     def put(self, message: Mapping[str, Any]) -> None:
         """Take a piece of a stream of which more follows."""
@@ -186,6 +197,13 @@ class SandboxEnd:
         assert self._buffer is not None
         start, stop, base = piece
         stream.read(self._buffer.memory[base:], start, stop)
+
+
+def _new_buffer(size: int, device: str) -> SharedBuffer | DeviceMemory:
+    if device == "cuda":
+        with contextlib.suppress(OSError):
+            return DeviceMemory.of_size(size)
+    return SharedBuffer.of_size(size, pinned=device == "cuda")
 
 
 def _pickled(template: Any) -> str:

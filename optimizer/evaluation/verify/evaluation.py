@@ -186,6 +186,7 @@ class Evaluation:
         incumbent = None
         if self._job.incumbent_source and call_us > FAR_SLOWER * eager_us:
             incumbent = self._quick_incumbent(reference, case)
+        self._sandbox.release()
         case.put_away()
         incumbent_us = incumbent.median_us if incumbent else None
         return Effort.deserved(self.backend, call_us, eager_us, incumbent_us), incumbent
