@@ -79,12 +79,14 @@ class Precision(StrEnum):
 
 
 class DoubtKind(StrEnum):
-    """Why a ratio of times is worth less than it looks: its size and sign, or its size alone."""
+    """Why a measurement is worth less than it looks: size or sign of its ratio, or that the output was right."""
 
     UNSTEADY = "unsteady"
     """Most calls waited for something, e.g. a busy core: neither size nor sign of the ratio can be believed."""
     ROUGH = "rough"
     """A candidate that is far too slow was timed a few times only: the sign stands, the size is approximate."""
+    UNDECIDED = "undecided"
+    """The task can not tell a right output from a trivial one, so being correct says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

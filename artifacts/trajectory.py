@@ -91,6 +91,7 @@ class TrustFlag(StrEnum):
     PRECISION_DROPPED = "precision_dropped"
     UNSTEADY = "unsteady"
     ROUGH = "rough"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,24 +276,25 @@ class Session:
 
 def facts_of(output: object, inputs: object) -> tuple[dict[str, Any], list[Any]]:
     """Describe a nested output as JSON-ready data, with its tensors in order of appearance."""
-    import torch
-
     storages = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(inputs) if tensor.numel()}
     tensors: list[Any] = []
+    return _facts(output, storages, tensors), tensors
 
-    def visit(item: object) -> dict[str, Any]:
-        if isinstance(item, torch.Tensor):
-            fact = tensor_fact(item, storages)
-            if fact["kind"] == "tensor":
-                tensors.append(item)
-            return fact
-        if isinstance(item, (list, tuple)):
-            return {"kind": "sequence", "items": [visit(part) for part in item]}
-        if isinstance(item, dict):
-            return {"kind": "mapping", "items": {str(key): visit(part) for key, part in item.items()}}
-        return {"kind": "other", "type": type(item).__name__, "value": repr(item)[:200]}
 
-    return visit(output), tensors
+def _facts(item: object, storages: set[int], tensors: list[Any]) -> dict[str, Any]:
+    import torch
+
+    if isinstance(item, torch.Tensor):
+        fact = tensor_fact(item, storages)
+        if fact["kind"] == "tensor":
+            tensors.append(item)
+        return fact
+    if isinstance(item, (list, tuple)):
+        return {"kind": "sequence", "items": [_facts(part, storages, tensors) for part in item]}
+    if isinstance(item, dict):
+        parts = {str(key): _facts(part, storages, tensors) for key, part in item.items()}
+        return {"kind": "mapping", "items": parts}
+    return {"kind": "other", "type": type(item).__name__, "value": repr(item)[:200]}
 
 
 def tensor_fact(tensor: Any, storages: set[int]) -> dict[str, Any]:

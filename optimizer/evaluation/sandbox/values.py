@@ -21,22 +21,18 @@ def split(value: Any) -> tuple[Any, list[Any]]:
 
     tensors: list[Any] = []
 
-    def visit(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-            return Slot(len(tensors) - 1)
-        return _rebuild(item, visit)
+    def taken(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        tensors.append(leaf)
+        return Slot(len(tensors) - 1)
 
-    return visit(value), tensors
+    return _rebuilt(value, taken), tensors
 
 
 def join(template: Any, tensors: list[Any]) -> Any:
     """Put tensors back into a template."""
-
-    def visit(item: Any) -> Any:
-        return tensors[item.index] if isinstance(item, Slot) else _rebuild(item, visit)
-
-    return visit(template)
+    return _rebuilt(template, lambda leaf: tensors[leaf.index] if isinstance(leaf, Slot) else leaf)
 
 
 def tensors_in(value: Any) -> list[Any]:
@@ -64,22 +60,23 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def map_numbers(value: Any, function: Callable[[float], float]) -> Any:
     """Apply ``function`` to every ``float`` in a nested value; whole numbers and truth values stay."""
-
-    def visit(item: Any) -> Any:
-        return function(item) if type(item) is float else _rebuild(item, visit)
-
-    return visit(value)
+    return _rebuilt(value, lambda leaf: function(leaf) if type(leaf) is float else leaf)
 
 
-def _rebuild(item: Any, visit: Callable[[Any], Any]) -> Any:
+def _rebuilt(item: Any, replace: Callable[[Any], Any]) -> Any:
+    """A nested value with every leaf replaced.
+
+    No function here may refer to itself from inside another: such a cycle keeps tensors until Python looks for cycles,
+    and a device is full before.
+    """
     if isinstance(item, (list, tuple)):
-        parts = [visit(part) for part in item]
+        parts = [_rebuilt(part, replace) for part in item]
         if hasattr(item, "_fields"):
             return type(item)(*parts)
         return parts if isinstance(item, list) else tuple(parts)
     if isinstance(item, dict):
-        return {key: visit(part) for key, part in item.items()}
-    return item
+        return {key: _rebuilt(part, replace) for key, part in item.items()}
+    return replace(item)
 
 
 def is_constant(tensor: Any) -> bool:

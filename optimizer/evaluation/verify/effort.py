@@ -12,8 +12,8 @@ from optimizer.evaluation.verify.timing import TimingSettings
 FAR_SLOWER = 3.0
 """Times the reference (and the incumbent) from which on a time is measured roughly."""
 ROUGH_SAMPLES = 3
-_TRIALS_S = {"cpu": 120.0, "cuda": 8.0}
-_ROUGH_TRIALS_S = {"cpu": 60.0, "cuda": 3.0}
+_TRIALS_S = {"cpu": 120.0, "cuda": 3.0}
+_ROUGH_TRIALS_S = {"cpu": 60.0, "cuda": 1.5}
 _FIRST_CALL_S = {"cpu": 60.0, "cuda": 8.0}
 _COMPILING_S = 60.0
 """A first call of Triton compiles, and may try many ways to."""

@@ -106,12 +106,12 @@ class Evaluation:
         work = self._guard_work(reference, checked)
         timed = self._timed_stages(reference, checked, effort, incumbent)
         fields = (timed.rough(work) if effort.rough else None) or timed.close(work)
-        if self._guards:
+        if self._guards and not self.record.doubts:
             kernels_matter(self._sandbox, checked.variants[0], reference)
             self.record.checks.append("own kernels matter")
         self.record.lap("guards")
         fields["baselines"] = timed.with_others(fields["baselines"])
-        fields["doubts"] = doubts_of(fields)
+        fields["doubts"] = (*self.record.doubts, *doubts_of(fields))
         self.record.lap("baselines")
         return {"outcome": Outcome.CORRECT, "stage": "timing", "max_abs_error": checked.max_abs_error, **fields}
 

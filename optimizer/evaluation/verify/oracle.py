@@ -32,6 +32,10 @@ class Loss:
     rms: float
     largest: float
 
+    def times(self, factor: float) -> Loss:
+        """The loss of an output so many times as large."""
+        return Loss(rms=self.rms * factor, largest=self.largest * factor)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
@@ -166,6 +170,15 @@ def doubled(inputs: list[Any]) -> list[Any]:
     """Copies, floating-point ones in fp64."""
     result: list[Any] = map_tensors(inputs, lambda tensor: tensor.to(_exact_type(tensor), copy=True))
     return result
+
+
+def rms(tensor: Any) -> float:
+    """Root of the mean square; 0 for a tensor without elements or of whole numbers."""
+    import torch
+
+    if not tensor.numel() or not tensor.is_floating_point():
+        return 0.0
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) / math.sqrt(tensor.numel())
 
 
 def free_bytes(device: str) -> int:

@@ -107,7 +107,7 @@ def timed_outputs_right(outputs: list[TimedOutput], trials: Sequence[PlainTrial]
     """
     while outputs:
         output = outputs.pop()
-        answer = reference.answer(reference.scaled(trials[output.variant % len(trials)].case, output.factor))
+        answer = reference.native_answer(reference.scaled(trials[output.variant % len(trials)].case, output.factor))
         bounds = bounds_of(answer)
         problem = bounds and output_problem(output.facts, output.tensors, answer, bounds, reference.device)
         if problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from artifacts.measurement import GuardFinding
+from artifacts.measurement import Doubt, GuardFinding
 
 
 class Record:
@@ -15,12 +15,14 @@ class Record:
         checks: what was checked and held so far.
         notes: what a reader must know.
         findings: what the run-time guard saw and let pass.
+        doubts: why being correct says little here.
     """
 
     def __init__(self) -> None:
         self.checks: list[str] = []
         self.notes: list[str] = []
         self.findings: list[GuardFinding] = []
+        self.doubts: list[Doubt] = []
         self._last = time.monotonic()
         self._seconds: Counter[str] = Counter()
 

@@ -10,10 +10,10 @@ from optimizer.evaluation.sandbox.clock import clock_for
 from optimizer.evaluation.verify.baselines import Baselines, store_for
 from optimizer.evaluation.verify.evaluation import Evaluation
 from optimizer.evaluation.verify.failure import TASK_STAGE, Failure
-from optimizer.evaluation.verify.reference import Case
+from optimizer.evaluation.verify.reference import Case, Reference
 from optimizer.evaluation.verify.timing import TimingSettings
-from optimizer.evaluation.verify.tolerance import bounds_of
-from optimizer.evaluation.verify.trials import Trial, derive_seed
+from optimizer.evaluation.verify.tolerance import CONTROLS, bounds_of, refuted
+from optimizer.evaluation.verify.trials import plan
 
 _QUICK = TimingSettings(min_samples=3, max_samples=20, budget_s=0.1, warmup_s=0.0)
 """Enough to say about how long the reference takes; every candidate is timed beside it anyway."""
@@ -39,16 +39,31 @@ class ReferenceAlone(Evaluation):
 
     def _checked_and_timed(self) -> dict[str, Any]:
         reference = self._reference()
-        case = reference.case(Trial(name="seed 1", seed=derive_seed(self._job.seed, "plain 0"), required=True))
+        case = reference.case(plan(self._job.seed, 1, awkward=False)[0])
         self._classify(case)
         if bounds_of(reference.answer(case)) is None:
             what = "the reference's output is random, is not finite, or rounding errors decide it"
+            raise BadTaskError(what, "correct the task file")
+        if passing := self._passing(reference):
+            what = f"the task decides nothing: {' and '.join(sorted(passing))} would pass as output"
             raise BadTaskError(what, "correct the task file")
         self.record.checks.append("the reference passes its own check")
         with self._device_lock.alone():
             timing = self._baselines(case).reference()
         baselines = {self.precision.reference: timing}
         return {"outcome": Outcome.CORRECT, "stage": TASK_STAGE, "timing": timing, "baselines": baselines}
+
+    def _passing(self, reference: Reference) -> frozenset[str]:
+        """Trivial outputs that no trial of a candidate would refute; the first trial refutes them as a rule."""
+        passing = CONTROLS
+        for trial in plan(self._job.seed, 1, reference.has_awkward_shape):
+            answer = reference.answer_if_any(reference.case(trial))
+            bounds = None if answer is None else bounds_of(answer)
+            if answer is not None and bounds is not None:
+                passing -= refuted(answer, bounds)
+            if not passing:
+                break
+        return passing
 
     def _baselines(self, case: Case) -> Baselines:
         return Baselines(

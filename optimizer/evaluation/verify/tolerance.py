@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from optimizer.evaluation.verify.oracle import Loss
+from optimizer.evaluation.verify.oracle import Loss, rms
 from optimizer.evaluation.verify.reference import Answer
 
 _CHUNK = 1 << 26
@@ -48,12 +48,15 @@ class Tolerance:
     relative: float
 
 
-def tolerance_for(exact: Any, native: Any, loss: Loss | None = None, *, tf32: bool = False) -> Tolerance | None:
+def tolerance_for(
+    exact: Any, native: Any, loss: Loss | None = None, *, tf32: bool = False, anyway: bool = False
+) -> Tolerance | None:
     """Bounds from the exact (fp64) and the native output; None when the task is ill-conditioned here.
 
     Args:
         loss: what the native output loses where it stands in for the exact one.
         tf32: whether TF32 was allowed when the native output was computed, as it was to the candidate.
+        anyway: give bounds for an ill-conditioned task too; they allow what the native output loses.
     """
     dtype = str(native.dtype).removeprefix("torch.")
     limits = _LIMITS["tf32" if tf32 and dtype == "float32" else dtype]
@@ -61,20 +64,17 @@ def tolerance_for(exact: Any, native: Any, loss: Loss | None = None, *, tf32: bo
     if not count:
         return Tolerance(rms=0.0, absolute=0.0, relative=0.0)
     mean = float(exact.mean())
-    size = magnitude = variance = lost = largest = 0.0
-    for _, right, value in _chunks(exact, native):
-        error = (value.double() - right).abs()
-        lost += float(error.square().sum())
-        largest = max(largest, float(error.max()))
-        size += float(right.square().sum())
-        magnitude += float(right.abs().sum())
-        variance += float((right - mean).square().sum())
-    rms, spread, own = (math.sqrt(total / count) for total in (size, variance, lost))
-    if loss is not None:
-        own, largest = loss.rms, loss.largest
-    if own > limits.ill_conditioned * rms:
+    size = magnitude = variance = 0.0
+    for _, right, _ in _chunks(exact, exact):
+        size += _norm(right, 2) ** 2
+        magnitude += _norm(right, 1)
+        variance += _norm(right - mean, 2) ** 2
+    scale, spread = math.sqrt(size / count), math.sqrt(variance / count)
+    loss = loss or _loss(exact, native)
+    own, largest = loss.rms, loss.largest
+    if own > limits.ill_conditioned * scale and not anyway:
         return None
-    allowed = limits.rms * rms
+    allowed = limits.rms * scale
     if count > 1 and spread > 0:
         allowed = min(allowed, 0.1 * spread)
     return Tolerance(
@@ -90,39 +90,88 @@ def mismatch(output: Any, exact: Any, tolerance: Tolerance) -> str:
     if not count:
         return ""
     wrong, first, squares = 0, -1, 0.0
-    for start, right, value in _chunks(exact, output):
-        error = (value.double() - right).abs()
-        bad = ~(error <= tolerance.absolute + tolerance.relative * right.abs())
+    for start, right, value in _chunks(exact, output):  # a NaN is wrong
+        error, size = (value.double() - right).abs(), right.double().abs()
+        bad = ~(error <= tolerance.absolute + tolerance.relative * size)
         found = int(bad.sum())
         if found and first < 0:
             first = start + int(bad.nonzero()[0])
         wrong += found
-        squares += float(error.square().sum())
+        squares += _norm(error, 2) ** 2
     if wrong:
         return (
             f"{wrong} of {count} elements differ, the first at flat index {first}: "
             f"{float(output.reshape(-1)[first]):.6g} instead of {float(exact.reshape(-1)[first]):.6g}"
         )
-    rms = math.sqrt(squares / count)
-    if rms > tolerance.rms:
-        scale = _rms(exact)
-        return f"precision is too low: RMS error {rms / scale:.2e} of the output, {tolerance.rms / scale:.2e} allowed"
+    error_rms = math.sqrt(squares / count)
+    if error_rms > tolerance.rms:
+        lost, allowed = error_rms / rms(exact), tolerance.rms / rms(exact)
+        return f"precision is too low: RMS error {lost:.2e} of the output, {allowed:.2e} allowed"
     return ""
 
 
-def powerless_controls(exact: Any, tolerance: Tolerance) -> set[str]:
-    """Trivial outputs that the bounds would accept: ``zeros``, ``mean``."""
-    import torch
+CONTROLS = frozenset({"zeros", "mean"})
+"""Trivial outputs that a task must be able to refute."""
 
+
+def refuted(answer: Answer, bounds: list[Tolerance | None]) -> frozenset[str]:
+    """Trivial outputs that are wrong by some output tensor of an answer."""
+    found: frozenset[str] = frozenset()
+    for exact, bound in zip(answer.exact_tensors, bounds, strict=True):
+        if bound is None:
+            found |= CONTROLS if varied(exact) else frozenset()
+        else:
+            found |= CONTROLS - powerless_controls(exact, bound)
+    return found
+
+
+def powerless_controls(exact: Any, tolerance: Tolerance) -> set[str]:
+    """Those of :data:`CONTROLS` that the bounds would accept."""
     values = {"zeros": 0.0, "mean": float(exact.mean())}
     if exact.numel() == 1:
         del values["mean"]
-    flat = exact.reshape(-1)
-    return {
-        name
-        for name, value in values.items()
-        if not mismatch(torch.full((), value, dtype=exact.dtype, device=exact.device).expand_as(flat), flat, tolerance)
-    }
+    return {name for name, value in values.items() if _accepts(value, exact, tolerance)}
+
+
+def _accepts(value: float, exact: Any, tolerance: Tolerance) -> bool:
+    """Whether a tensor full of one number would be no :func:`mismatch`; told by the first part as a rule."""
+    squares = 0.0
+    for _, right, _ in _chunks(exact, exact):
+        wide = right.double()
+        error = (wide - value).abs()
+        if bool((error > tolerance.absolute + tolerance.relative * wide.abs()).any()):
+            return False
+        squares += _norm(error, 2) ** 2
+    return math.sqrt(squares / max(exact.numel(), 1)) <= tolerance.rms
+
+
+def _loss(exact: Any, native: Any) -> Loss:
+    """What the native output loses, measured; nothing where it is the exact one itself."""
+    if native is exact:
+        return Loss(rms=0.0, largest=0.0)
+    squares = largest = 0.0
+    for _, right, value in _chunks(exact, native):
+        error = value.double() - right
+        squares += _norm(error, 2) ** 2
+        largest = max(largest, _norm(error, math.inf))
+    return Loss(rms=math.sqrt(squares / exact.numel()), largest=largest)
+
+
+def shares_of(answer: Answer) -> list[Loss | None]:
+    """What each native output loses over its own RMS; None where that is not known or there is nothing to lose."""
+    losses = answer.losses or [
+        _loss(exact, native) if native.dtype.is_floating_point and native.numel() else None
+        for exact, native in zip(answer.exact_tensors, answer.native_tensors, strict=True)
+    ]
+    sizes = map(rms, answer.native_tensors)
+    return [loss and (loss.times(1 / size) if size else None) for loss, size in zip(losses, sizes, strict=True)]
+
+
+def _norm(tensor: Any, order: float) -> float:
+    """A vector norm in fp64, in one pass."""
+    import torch
+
+    return float(torch.linalg.vector_norm(tensor, order, dtype=torch.float64))
 
 
 def largest_error(output: Any, exact: Any) -> float:
@@ -144,21 +193,17 @@ def _chunks(exact: Any, other: Any) -> Iterator[tuple[int, Any, Any]]:
         yield start, right[start : start + _CHUNK], value[start : start + _CHUNK]
 
 
-def _rms(exact: Any) -> float:
-    return math.sqrt(sum(float(right.square().sum()) for _, right, _ in _chunks(exact, exact)) / exact.numel())
-
-
 _MOST_OPEN = 0.5
 """Of a tensor of integers: when more depends on rounding errors, nothing can be said."""
 
 
-def bounds_of(answer: Answer) -> list[Tolerance | None] | None:
+def bounds_of(answer: Answer, *, anyway: bool = False) -> list[Tolerance | None] | None:
     """Tolerances, one for each output tensor (None: compare exactly); None when nothing can be said.
 
-    Nothing can be said where the reference is not finite or loses too much in its own precision.
+    Nothing can be said where the reference is not finite or, but for ``anyway``, loses too much in its own precision.
     """
     bounds: list[Tolerance | None] = []
-    if any(mask is not None and bool(mask.float().mean() > _MOST_OPEN) for mask in answer.open_to):
+    if not anyway and any(mask is not None and bool(mask.float().mean() > _MOST_OPEN) for mask in answer.open_to):
         return None
     losses = answer.losses or [None] * len(answer.native_tensors)
     for exact, native, loss in zip(answer.exact_tensors, answer.native_tensors, losses, strict=True):
@@ -167,7 +212,7 @@ def bounds_of(answer: Answer) -> list[Tolerance | None] | None:
             continue
         if not is_finite(exact) or not is_finite(native):
             return None
-        tolerance = tolerance_for(exact, native, loss, tf32=answer.tf32)
+        tolerance = tolerance_for(exact, native, loss, tf32=answer.tf32, anyway=anyway)
         if tolerance is None:
             return None
         bounds.append(tolerance)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import pytest
 import torch
 
 from optimizer.evaluation.sandbox import torch_state
+from optimizer.evaluation.sandbox.session import facts_of
+from optimizer.evaluation.sandbox.values import map_tensors
 from optimizer.evaluation.verify import correctness, tolerance
-from optimizer.evaluation.verify.correctness import PlainTrial
 from optimizer.evaluation.verify.reference import Reference
 from optimizer.evaluation.verify.task_module import load_task_module
-from optimizer.evaluation.verify.tolerance import mismatch, powerless_controls, tolerance_for
+from optimizer.evaluation.verify.tolerance import bounds_of, mismatch, powerless_controls, shares_of, tolerance_for
 from optimizer.evaluation.verify.trials import Trial
 
 TASK = """
@@ -76,7 +79,7 @@ def test_trivial_outputs_are_refuted_in_parts_too() -> None:
     assert powerless_controls(exact, bounds) == set()
 
 
-def test_an_answer_that_is_not_kept_is_the_same_when_asked_for_again(
+def test_an_answer_that_is_not_kept_is_asked_for_natively_and_still_tells_right_from_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = Reference(load_task_module(TASK, tmp_path), "cpu")
@@ -85,9 +88,29 @@ def test_an_answer_that_is_not_kept_is_the_same_when_asked_for_again(
     assert not correctness._is_large(first)
     monkeypatch.setattr(torch_state, "_HOST_BYTES", 3200)
     assert correctness._is_large(first)
-    trial = PlainTrial(case=case, bounds=[], held=None, ask=lambda: reference.answer(case))
-    assert torch.equal(trial.answer.exact_tensors[0], first.exact_tensors[0])
-    assert trial.answer is not trial.answer
+    reference.learn(shares_of(first))
+    again = reference.native_answer(case)
+    (native,), (bounds,), (exact_bounds,) = again.exact_tensors, bounds_of(again) or [], bounds_of(first) or []
+    assert torch.equal(native, first.native_tensors[0])
+    assert bounds is not None
+    assert exact_bounds is not None
+    assert bounds.rms == pytest.approx(exact_bounds.rms, rel=1e-3)
+    assert bounds.absolute == pytest.approx(exact_bounds.absolute, rel=1e-3)
+    assert mismatch(first.exact_tensors[0].float(), native, bounds) == ""
+    assert mismatch(native.bfloat16().float(), native, bounds) != ""
+
+
+def test_nothing_waits_for_a_search_for_cycles() -> None:
+    gc.disable()
+    try:
+        tensor, output = torch.zeros(3), torch.zeros(3)
+        gone = [weakref.ref(tensor), weakref.ref(output)]
+        map_tensors({"a": [tensor]}, lambda each: each + 1)
+        facts_of((output, {"b": output}), [tensor])
+        del tensor, output
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_task_whose_code_wants_a_host_generator_draws_on_the_host(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UnavailableError
-from artifacts.measurement import Measurement, Outcome
+from artifacts.measurement import DoubtKind, Measurement, Outcome
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
 from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
 
@@ -109,7 +109,15 @@ def test_a_right_kernel_is_timed_beside_eager(results: dict[str, Measurement]) -
     assert measurement.outcome is Outcome.CORRECT, measurement.error
     assert measurement.speedup("eager_fp32") is not None
     assert measurement.profile is not None
-    assert {"perturbed parameters", "inputs ×-1", "own kernels matter"} <= set(measurement.checks)
+    assert {"inputs ×-1", "own kernels matter"} <= set(measurement.checks)
+    assert "perturbed parameters" not in measurement.checks  # it has none
+
+
+def test_being_right_on_a_task_that_decides_nothing_is_doubted(results: dict[str, Measurement]) -> None:
+    measurement = results["constant task"]
+    assert measurement.outcome is Outcome.CORRECT, measurement.error
+    assert measurement.doubts[0].kind is DoubtKind.UNDECIDED
+    assert measurement.doubts[0].text == "the task decides nothing: mean and zeros would pass as output"
 
 
 def test_an_incumbent_is_measured_in_turns(results: dict[str, Measurement]) -> None:
@@ -126,7 +134,6 @@ def test_an_incumbent_is_measured_in_turns(results: dict[str, Measurement]) -> N
         ("no python", Outcome.COMPILE_ERROR, "SyntaxError"),
         ("raises", Outcome.RUNTIME_ERROR, "my reason"),
         ("does not build", Outcome.COMPILE_ERROR, "nonsense"),
-        ("constant task", Outcome.INFRA_ERROR, "cannot be evaluated: mean and zeros"),
         ("broken task", Outcome.INFRA_ERROR, "missing"),
     ],
 )

@@ -48,6 +48,7 @@ def test_a_reference_that_runs_is_timed(evaluator: LocalEvaluator) -> None:
         ("x @ x", "task fails: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         ("x / (x * 0)", "not finite"),
         ("torch.nn.functional.dropout(x, 0.5)", "is random"),
+        ("torch.relu(x) * 0", "decides nothing: mean and zeros would pass as output"),
     ],
 )
 def test_a_reference_that_no_candidate_can_be_held_against_says_why(
