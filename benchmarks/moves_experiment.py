@@ -54,7 +54,7 @@ from artifacts.run_events import LoggedStep, TaskStarted  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
 from artifacts.statistics import LEAST_TASKS, mean_interval  # noqa: E402
 from artifacts.task import operator_name  # noqa: E402
-from optimizer.evaluation.job import EvaluationJob  # noqa: E402
+from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
 from optimizer.llm.files import write_requests  # noqa: E402
 from optimizer.llm.protocol import LlmAnswer, LlmRequest  # noqa: E402
 from optimizer.prompting.answer import parse_answer  # noqa: E402
@@ -248,7 +248,7 @@ def children(answers: Mapping[str, LlmAnswer], model: str) -> list[tuple[Cell, s
 
 
 def jobs(answers: Mapping[str, LlmAnswer], model: str) -> list[EvaluationJob]:
-    """One job a usable answer: the child timed in turns with its parent."""
+    """One job a usable answer: the child timed in turns with its parent, and no baseline beside the reference."""
     return [
         EvaluationJob(
             job_id=cell.row["cell"],
@@ -258,6 +258,7 @@ def jobs(answers: Mapping[str, LlmAnswer], model: str) -> list[EvaluationJob]:
             incumbent_source=cell.parent_source,
             backend="cuda",
             seed=int(hashlib.sha256(f"{SEED}{cell.row['cell']}".encode()).hexdigest()[:12], 16),
+            settings=EvaluationSettings(baselines=()),
         )
         for cell, source, _, _ in children(answers, model)
         if source

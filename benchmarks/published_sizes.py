@@ -3,12 +3,14 @@
     python -P benchmarks/published_sizes.py CHECKOUT [--levels 1,2,3] [--limit-s S] [--skip-done FILE] [--out FILE]
 
 Guards are off, since a reference is no kernel of its own. One JSON line a task is flushed as it comes, so that a run
-that meets its limit goes on later with ``--skip-done`` and the same file. Needs torch, numpy and the standard library.
+that meets its limit goes on later with ``--skip-done`` and what it wrote; ``published-sizes.json`` holds the rows of
+both, each with its commit. Needs torch, numpy and the standard library.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -20,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from published_tasks import Results, Task, tasks_of, within  # noqa: E402 - a bare host has the checkout only
+from runner import host, write_results  # noqa: E402
 
 from artifacts.measurement import Measurement  # noqa: E402
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
@@ -41,10 +44,11 @@ def job_of(task: Task, backend: str) -> EvaluationJob:
     )
 
 
-def row_of(name: str, found: Measurement, stages: dict[str, float]) -> dict[str, Any]:
+def row_of(name: str, commit: str, found: Measurement, stages: dict[str, float]) -> dict[str, Any]:
     """One line of the table."""
     return {
         "task": name,
+        "commit": commit,
         "outcome": found.outcome.value,
         "stage": found.stage,
         "error": found.error[:400],
@@ -61,7 +65,7 @@ def row_of(name: str, found: Measurement, stages: dict[str, float]) -> dict[str,
 
 def run(options: argparse.Namespace, results: Results) -> None:
     """Evaluate what is not done yet, until the limit."""
-    done = Results.names_in(options.skip_done, "task") if options.skip_done else set()
+    commit, done = host()["commit"], {row["task"] for row in earlier(options.skip_done)}
     levels = [int(level) for level in options.levels.split(",")]
     tasks = [task for task in tasks_of(options.checkout, levels) if options.match in task.name]
     jobs = [job_of(task, options.backend) for task in tasks if task.name not in done]
@@ -71,11 +75,21 @@ def run(options: argparse.Namespace, results: Results) -> None:
         try:
             with within(options.limit_s):
                 for name, found in evaluator.evaluate(jobs):
-                    results.add(row_of(name, found, dict(evaluator.seconds.get(name, {}))))
+                    results.add(row_of(name, commit, found, dict(evaluator.seconds.get(name, {}))))
         except TimeoutError:
             print("met the limit", flush=True)
         finally:
             evaluator.close()
+
+
+def earlier(path: Path | None) -> list[dict[str, Any]]:
+    """Rows of earlier runs: JSON lines, or the result file of all."""
+    if path is None:
+        return []
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return list(json.loads(text)["rows"])
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 def show(row: dict[str, Any]) -> str:
@@ -95,15 +109,17 @@ def main() -> None:
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--concurrent", type=int, default=0, help="evaluations at a time; by cores when 0")
     parser.add_argument("--limit-s", type=float, default=540.0)
-    parser.add_argument("--skip-done", type=Path, help="JSON lines of an earlier run")
+    parser.add_argument("--skip-done", type=Path, help="JSON lines of an earlier run, or published-sizes.json")
     folder = Path(os.environ.get("OUT", ROOT / "benchmarks" / "results"))
     parser.add_argument("--out", type=Path, default=folder / "published-sizes.jsonl")
     options = parser.parse_args()
     results = Results(options.out, show)
     run(options, results)
-    outcomes = Counter(row["outcome"] for row in results.rows)
-    most = max((row["verifier_gib"] + row["sandbox_gib"] for row in results.rows), default=0.0)
-    print(f"{dict(outcomes)}, at most {most:.1f} GiB in both processes; written to {options.out.name}")
+    rows = sorted([*earlier(options.skip_done), *results.rows], key=lambda row: row["task"])
+    outcomes = Counter(row["outcome"] for row in rows)
+    most = max((row["verifier_gib"] + row["sandbox_gib"] for row in rows), default=0.0)
+    print(f"{dict(outcomes)}, at most {most:.1f} GiB in both processes")
+    write_results("published-sizes", {"outcomes": dict(outcomes), "most_gib": most, "rows": rows})
 
 
 if __name__ == "__main__":

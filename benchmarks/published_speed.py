@@ -4,8 +4,9 @@
 
 CANDIDATES is a folder of ``LEVEL_PROBLEM_NAME.py`` files or a JSON list of ``{level, problem, source, kind}``. Ours
 starts from an empty build cache; KernelBench's evaluator judges a drawn sample of the same candidates, each in a fresh
-process, within its own limit. Every verdict is written as it comes (FILE, JSON lines), the summary beside it. GPU idle
-share: what ``nvidia-smi`` samples as time in which no kernel ran. Needs torch, numpy and the standard library.
+process, within its own limit. Every verdict is written as it comes (FILE, JSON lines), all without the words of errors
+in published-speed.json. GPU idle share: what ``nvidia-smi`` samples as time in which no kernel ran. Needs torch, numpy
+and the standard library.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from published_tasks import Results, Task, tasks_of, within  # noqa: E402 - a bare host has the checkout only
+from runner import write_results  # noqa: E402
 
 from artifacts.measurement import Measurement  # noqa: E402
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings  # noqa: E402
@@ -40,6 +42,7 @@ from pipeline.bench.kernelbench import OtherVerdict  # noqa: E402
 
 _PERIOD_MS = 200
 _FIRST_S = 60.0
+_VERDICTS = ("correct", "not correct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,23 +200,13 @@ def _their_row(said: OtherVerdict | None, left: float) -> dict[str, Any]:
 
 
 def agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of candidates that both sides judged: where both say correct or neither does, and the others."""
-    mine = {row["candidate"]: row for row in rows if row["side"] == "ours"}
-    pairs = [(mine[row["candidate"]], row) for row in rows if row["side"] == "kernelbench" and row["candidate"] in mine]
-    same = [pair for pair in pairs if (pair[0]["outcome"] == "correct") == (pair[1]["outcome"] == "correct")]
-    return {
-        "both": len(pairs),
-        "agree": len(same),
-        "disagreements": [
-            {
-                "candidate": one["candidate"],
-                "ours": f"{one['outcome']} {one['error'][:160]}",
-                "kernelbench": f"{other['outcome']} {other['error'][:160]}",
-            }
-            for one, other in pairs
-            if (one, other) not in same
-        ],
-    }
+    """Of candidates of which both sides gave a verdict: where both say correct or neither does, and the others."""
+    mine = {row["candidate"]: row["outcome"] for row in rows if row["side"] == "ours"}
+    theirs = {row["candidate"]: row["outcome"] for row in rows if row["side"] != "ours" and row["outcome"] in _VERDICTS}
+    both = [name for name in theirs if name in mine]
+    same = [name for name in both if (mine[name] == "correct") == (theirs[name] == "correct")]
+    apart = [{"candidate": name, "ours": mine[name], "kernelbench": theirs[name]} for name in both if name not in same]
+    return {"both": len(both), "agree": len(same), "disagreements": apart}
 
 
 def show(row: dict[str, Any]) -> str:
@@ -246,7 +239,7 @@ def main() -> None:
         candidates = draw.sample(candidates, min(options.count, len(candidates)))
     results = Results(options.out, show)
     summary: dict[str, Any] = {"ours": ours(candidates, options, results)}
-    _write(options.out, summary)
+    write(summary, results)
     if options.sample and options.backend == "cuda":
         judged = {row["candidate"] for row in results.rows}
         both = [candidate for candidate in candidates if candidate.name in judged]
@@ -256,12 +249,14 @@ def main() -> None:
         if summary["kernelbench"]["per_hour"]:
             summary["ratio"] = round(summary["ours"]["per_hour"] / summary["kernelbench"]["per_hour"], 1)
         summary["agreement"] = agreement(results.rows)
-    _write(options.out, summary)
     print(json.dumps(summary, indent=1))
+    write(summary, results)
 
 
-def _write(path: Path, summary: dict[str, Any]) -> None:
-    path.with_suffix(".summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+def write(summary: dict[str, Any], results: Results) -> None:
+    """Keep the figures; what a candidate or its compiler said is text of others."""
+    rows = [{name: value for name, value in row.items() if name not in ("error", "notes")} for row in results.rows]
+    write_results("published-speed", summary | {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -55,13 +55,6 @@ class Results:
             file.write(json.dumps(row) + "\n")
         print(self._show(row).replace("\n", " "), flush=True)
 
-    @staticmethod
-    def names_in(path: Path, key: str) -> set[str]:
-        """Values of a key in the lines of an earlier run."""
-        if not path.is_file():
-            return set()
-        return {json.loads(line)[key] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()}
-
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:

@@ -28,6 +28,7 @@ WEIGHTS: dict[TrustFlag, float] = {
     TrustFlag.NO_CODE: 0.0,  # nothing was run, whatever score the log gives
     TrustFlag.UNSTEADY: 0.0,  # neither size nor sign of the ratio can be believed
     TrustFlag.HACK_PATTERN: 0.1,  # the gain is likely to come from the cheat
+    TrustFlag.UNDECIDED: 0.0,  # nothing says that the output was right
     TrustFlag.ROUGH: 0.5,  # the sign stands
     TrustFlag.TORCH_ONLY: 0.5,  # real gains, but of a rewrite that holds no kernel
     TrustFlag.PRECISION_DROPPED: 0.5,
@@ -65,7 +66,9 @@ RAW_TRANSITIONS = pa.schema(
 """Columns of a transition and ``added``, ``removed`` (features), ``fragment`` (code), ``diff`` (code
 before and after, of own logs), ``previous`` (transition that
 made the parent, empty for none), ``chosen`` (direction whose probability is logged) and ``error_class``."""
-CARRIED = frozenset({TrustFlag.HACK_PATTERN, TrustFlag.NO_CODE, TrustFlag.UNSTEADY, TrustFlag.ROUGH})
+CARRIED = frozenset(
+    {TrustFlag.HACK_PATTERN, TrustFlag.NO_CODE, TrustFlag.UNSTEADY, TrustFlag.ROUGH, TrustFlag.UNDECIDED}
+)
 """Flags of a parent that spoil what is said of its child."""
 LEAST_GAIN = 0.05
 """Log2 gain from which a step may lend its plan and code to a strategy, if it is also:"""

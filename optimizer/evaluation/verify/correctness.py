@@ -127,8 +127,6 @@ class Correctness:
         """
         checked = self.checked
         trials = plan(self._secret, seeds, self._reference.has_awkward_shape)[1:]
-        if not (self._first.case.parameters or self._first.case.buffers):
-            trials = [trial for trial in trials if not trial.perturb or trial.transform != "as given"]
         plain = [trial for trial in trials if trial.required and not trial.awkward]
         for trial in plain[: self._affordable(len(plain), budget_s, _LEAST_SEEDS - 1)]:
             self._timed(trial)
@@ -164,7 +162,10 @@ class Correctness:
         return max(min(int(budget_s / max(self._cost_s, 1e-9)), wanted), least)
 
     def _chosen(self, trials: list[Trial], budget_s: float) -> list[Trial]:
-        """Trials that are required or perturb parameters alone, and of the others as many as the budget carries."""
+        """Trials that are required or perturb parameters alone, and of the others as many as the budget carries.
+
+        A task without parameters has more seeds instead, as far as the budget carries.
+        """
         optional = [trial for trial in trials if trial.transform != "as given"]
         count = self._affordable(len(optional), budget_s, _LEAST_TRANSFORMS)
         if count >= len(optional):
@@ -172,7 +173,9 @@ class Correctness:
         drawn = random.Random(derive_seed(self._secret, "transforms")).sample(optional, count)
         left = [trial.transform for trial in optional if trial not in drawn]
         self._record.note(f"not tried, since a trial takes {self._cost_s:.1f} s: inputs {', '.join(left)}")
-        return [trial for trial in trials if trial not in optional or trial in drawn]
+        case = self._first.case
+        kept = [trial for trial in trials if trial.required or case.parameters or case.buffers]
+        return [trial for trial in trials if trial in drawn or (trial in kept and trial not in optional)]
 
     def _run(self, trial: Trial) -> None:
         """One trial; once a candidate has shown that it packs drawn parameters when constructed, they stay as drawn."""
@@ -216,7 +219,7 @@ class Correctness:
             self._leave_out(trial)
             return
         large = is_large([*split(case.inputs)[1], *first.tensors])
-        again = self._repeated(case, first) if large else None
+        again = self._repeated(case, first) if large and trial.required else None
         answer = self._reference.answer_if_any(case)
         bounds = None if answer is None else bounds_of(answer, anyway=trial.required)
         if answer is None or bounds is None:

@@ -8,6 +8,7 @@ phase            verifier                               sandbox
 ===============  =====================================  ==========================================
 call             P + I (+ O of the call before)         P + I + O + M, and what the candidate takes
 answer           P + I + 2 O + O + 2 (P + I + M + O)    P
+again            P + I + 2 O + O + P + I + M            P
 time             P                                      P + 2 I + 2 O + M
 time a baseline  P + 2 I + 2 O + M                      P
 ===============  =====================================  ==========================================
