@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_while_winners_are_measured_again_a_silence_names_them(
     with Progress(("suite/-/a",), 1, confirm=True) as progress:
         progress(step(TIMED))
         time.sleep(0.3)
-    assert "measuring again the winner of a (0 s)\n" in capsys.readouterr().err
+    assert re.search(r"measuring again the winner of a \(\d+ s\)\n", capsys.readouterr().err)
 
 
 def retry() -> Retry:
@@ -146,6 +147,7 @@ def test_what_a_task_waits_for_is_said_after_a_silence(
         progress(Event(seq=3, time=0.0, kind="candidate", key="suite/-/b/0.0"))
         time.sleep(0.3)
     said = capsys.readouterr().err
-    assert "building and measuring a (0 s); running the reference of b (0 s)" in said
-    assert "building and measuring a (0 s); waiting for an answer for b (0 s)" in said
-    assert ", b (0 s)" in said
+    said = re.sub(r"\(\d+ s\)", "(N s)", said)
+    assert "building and measuring a (N s); running the reference of b (N s)" in said
+    assert "building and measuring a (N s); waiting for an answer for b (N s)" in said
+    assert ", b (N s)" in said
