@@ -10,8 +10,8 @@ each candidate that passed a few times, with inputs that nobody has seen; then t
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -47,7 +47,7 @@ def main() -> None:
     work = spread([job for run in options.runs for job in recorded_jobs(run, options.backend)], options.most)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="htam-two-gpus-")))
-        address = stack.enter_context(scheduler())
+        address = stack.enter_context(scheduler(folder))
         workers = [stack.enter_context(worker(address, device, folder, options.threads)) for device in devices]
         evaluator = stack.enter_context(closing(ClusterEvaluator(address)))
         name = arrived(evaluator, options.backend, workers)
@@ -88,13 +88,16 @@ def summary(side: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def scheduler() -> Iterator[str]:
-    """A scheduler on loopback; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with process("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"):
-        yield f"tcp://127.0.0.1:{port}"
+def scheduler(folder: Path) -> Iterator[str]:
+    """A scheduler on a free port of loopback; yields its address."""
+    facts = folder / "scheduler.json"
+    words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(facts)]
+    with process("scheduler", *words) as running:
+        while not (facts.is_file() and facts.read_text(encoding="utf-8").endswith("}")):
+            if running.poll() is not None:
+                raise SystemExit("the scheduler did not start")
+            time.sleep(0.1)
+        yield json.loads(facts.read_text(encoding="utf-8"))["address"]
 
 
 def worker(address: str, device: str, folder: Path, threads: int) -> Any:

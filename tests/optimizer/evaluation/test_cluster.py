@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -77,7 +77,7 @@ class Cluster:
 
     folder: Path
     stack: ExitStack
-    address: str
+    address: str = ""
     scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -114,12 +114,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     with ExitStack() as stack:
-        made = Cluster(tmp_path, stack, f"tcp://127.0.0.1:{port}")
-        made.scheduler = made.start("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
+        made, facts = Cluster(tmp_path, stack), tmp_path / "scheduler.json"
+        words = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(facts)]
+        made.scheduler = made.start("scheduler", *words)
+        until(lambda: facts.is_file() and facts.read_text(encoding="utf-8").endswith("}"))
+        made.address = json.loads(facts.read_text(encoding="utf-8"))["address"]
         yield made
     until(lambda: processes_in(str(tmp_path)) == [])
 
