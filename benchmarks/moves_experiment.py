@@ -41,12 +41,13 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 
 import numpy as np  # noqa: E402
 from runner import write_results  # noqa: E402
+from scipy.special import stdtrit  # noqa: E402
 from sklearn.linear_model import Ridge  # noqa: E402
 
 from artifacts.candidate import Language  # noqa: E402
 from artifacts.codec import decode, encode  # noqa: E402
 from artifacts.errors import BadInputError  # noqa: E402
-from artifacts.features.techniques import ABOUT, LADDERS, Technique, rung, techniques  # noqa: E402
+from artifacts.features.techniques import ABOUT, LADDERS, Technique, ladder_of, rung, techniques  # noqa: E402
 from artifacts.measurement import Measurement, Outcome  # noqa: E402
 from artifacts.memory.edges import FITS, applicable  # noqa: E402
 from artifacts.memory.records import Direction, Effect  # noqa: E402
@@ -295,10 +296,14 @@ def results(
 
 def analysis(rows: Sequence[Mapping[str, Any]], shuffles: int = SHUFFLES) -> dict[str, Any]:
     """The four tables that were stated before."""
-    known = [row for row in rows if row["outcome"] != "missing"]
+    ladders = {technique: ladder_of(technique) or "none" for technique in Technique}
+    known = [{**row, "ladder": ladders[Technique(row["move"][1:])]} for row in rows if row["outcome"] != "missing"]
     return {
         "cells": len(known),
+        "all": _effect(known),
+        **{when: _effect(part) for (when,), part in _grouped(known, "when")},
         "effects": {f"{move} [{bound}]": _effect(part) for (move, bound), part in _grouped(known, "move", "bound")},
+        "effects_of_ladders": {ladder: _effect(part) for (ladder,), part in _grouped(known, "ladder")},
         "effects_of_moves": {move: _effect(part) for (move,), part in _grouped(known, "move")},
         "followed": {move: _share(part, "followed") for (move,), part in _grouped(known, "move")},
         "failures": {move: dict(Counter(row["outcome"] for row in part)) for (move,), part in _grouped(known, "move")},
@@ -321,9 +326,15 @@ def _effect(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means = [float(np.mean(values)) for values in gains.values()]
     if len(means) < LEAST_TASKS:
         return {"operators": len(means), "tries": len(rows)}
-    found = mean_interval(means)
-    ratios = {name: round(2 ** getattr(found, name), 4) for name in ("value", "low", "high")}
-    return {"operators": len(means), "tries": len(rows), **ratios}
+    found, (least, most) = mean_interval(means), _t_interval(means)
+    ratios = {"value": found.value, "low": found.low, "high": found.high, "t_low": least, "t_high": most}
+    return {"operators": len(means), "tries": len(rows)} | {name: round(2**each, 4) for name, each in ratios.items()}
+
+
+def _t_interval(values: Sequence[float]) -> tuple[float, float]:
+    """That of Student's t. Resampling, which was fixed beforehand, is too narrow for a handful of operators."""
+    half = float(stdtrit(len(values) - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
 def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -345,14 +356,18 @@ def _siblings(rows: Sequence[Mapping[str, Any]], shuffles: int) -> dict[str, Any
             for place, move in zip(places, taken, strict=True):
                 moves[place] = move
         mixed.append(_pooled(_ordered(rows, moves)))
-    found = mean_interval([share for share, _ in real.values()])
+    shares = [share for share, _ in real.values()]
+    found, (least, most) = mean_interval(shares), _t_interval(shares)
     state = _ordered(rows, [""] * len(rows))
     return {
         "pairs": sum(n for _, n in real.values()),
         "state": round(_pooled(state), 4),
         "state_and_move": round(_pooled(real), 4),
+        "mean_over_operators": round(found.value, 4),
         "low": round(found.low, 4),
         "high": round(found.high, 4),
+        "t_low": round(least, 4),
+        "t_high": round(most, 4),
         "shuffled": round(float(np.mean(mixed)), 4),
         "p_shuffled": round((1 + sum(value >= _pooled(real) for value in mixed)) / (1 + shuffles), 4),
     }

@@ -65,10 +65,13 @@ FIGURES = [
     (EVALUATION, "{:.1f} ×, six candidates on both sides", "evaluation-h200/summary", ("against_parallel",)),
     (EVALUATION, "very first build of a host {:.1f} s", "evaluation-h200/builds", ("first_build_of_a_host_s",)),
     (EVALUATION, "256 MB {:.1f} s", "evaluation-h200/latency/silu of 256 MiB", ("seconds",)),
-    (EVALUATION, "{:.2f} × for 54 small candidates", "evaluation-h200/devices/small", ("gain",)),
+    (EVALUATION, "{:.2f} × for 36 small evaluations", "two-gpus-h200", ("ratio",)),
+    (EVALUATION, "{:,.0f} an hour (59 until the limit", "published-speed/ours", ("per_hour",)),
+    (EVALUATION, "48 of 250 tried, {} correct", "published-sizes/outcomes", ("correct",)),
+    (EVALUATION, "at most {:.1f} GiB in both", "published-sizes", ("most_gib",)),
     (EVALUATION, "{:.2f} s, sandbox and CUDA context", "profile-h200", ("fresh_process_median_s",)),
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
-    ("docs/how-to/gpu-hosts.md", "did {:.2f} × the evaluations", "pool-h200", ("ratio",)),
+    ("docs/how-to/gpu-hosts.md", "did {:.2f} × the evaluations", "two-gpus-h200", ("ratio",)),
 ]
 """Page, what it says with places for figures, result file and place in it, names of the figures there."""
 
