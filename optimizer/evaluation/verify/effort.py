@@ -24,6 +24,8 @@ _STEADY = 0.6
 """Of the time of the first calls that a later one takes at least, or somebody only seemed to be slow."""
 _PATIENCE_S = 1.5
 """For the least number of samples of one callable."""
+_CHECK_S = 0.5
+"""For the calls of one check that others wait for; a call that takes long shows what it hides in few."""
 _LEAST_SAMPLES = 5
 
 
@@ -75,7 +77,7 @@ class Effort:
         least = min(settings.min_samples, max(int(_PATIENCE_S / self.call_s), _LEAST_SAMPLES))
         return replace(settings, min_samples=least)
 
-    def calls(self, wanted: int, least: int = 1, seconds: float = _PATIENCE_S) -> int:
+    def calls(self, wanted: int, least: int = 1, seconds: float = _CHECK_S) -> int:
         """How many calls one check may take of the ``wanted`` ones."""
         return max(min(wanted, int(seconds / self.call_s)), least)
 
