@@ -17,7 +17,8 @@ _TERM_FEATURES = {term.name: term.features for term in terms()}
 _NUMBER = re.compile(r"\b\d+\b")
 _BY_NUMBER = frozenset({"block_size", "grid_size", "tile_size", "autotune", "occupancy", "launch_bounds"})
 _DROPPING = re.compile(
-    r"\b(?:without|instead of|rather than|remov\w+|eliminat\w+|avoid\w*|drop\w*|no longer|not|replac\w+)"
+    r"\b(?:without|instead of|rather than|remov\w+|eliminat\w+|avoid\w*|drop\w*|no longer|not"
+    r"|replac\w+(?!.*\b(?:by|with)\b))"  # what stands behind "by" is what comes
     r"\s+[\w\s-]{0,30}$",
     re.I,
 )

@@ -22,6 +22,27 @@ __global__ void scale(const float* __restrict__ x, float* y, int n) {
 }
 """
 
+SCALAR = """
+#include <cmath>
+void run(const float* x, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = std::exp(x[i]);
+}
+"""
+SIMD = SCALAR.replace("    for", "    #pragma omp simd\n    for")
+POLYNOMIAL = """
+#include <cmath>
+static inline float polynomial(float v) {
+    float p = 0.04f;
+    p = p * v + 0.16f;
+    p = p * v + 0.5f;
+    p = p * v + 1.0f;
+    return p * v + 1.0f;
+}
+void run(const float* x, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = polynomial(x[i]);
+}
+"""
+
 Make = Callable[..., Step]
 MakeTrajectory = Callable[..., Trajectory]
 
@@ -44,6 +65,21 @@ def test_a_plan_that_the_code_shows_is_followed_and_kept(make_step: Make, make_t
     assert found.followed is True
     assert found.text.startswith("Use float4 loads")
     assert "vector_load" in found.added
+
+
+def test_a_plan_to_vectorise_a_loop_is_followed_by_vector_code_of_a_cpu(
+    make_step: Make, make_trajectory: MakeTrajectory
+) -> None:
+    child = make_step("1", "0", code=SIMD, plan="Write the inner loop so that it vectorises at full width.")
+    found = last(make_trajectory, make_step("0", code=SCALAR), child)
+    assert found.followed is True
+
+
+def test_what_replaces_something_is_promised_and_not_dropped(make_step: Make, make_trajectory: MakeTrajectory) -> None:
+    child = make_step("1", "0", code=POLYNOMIAL, plan="Replace the library function by a polynomial.")
+    assert last(make_trajectory, make_step("0", code=SCALAR), child).followed is True
+    back = make_step("1", "0", code=SCALAR, plan="Replace the polynomial by the library function.")
+    assert last(make_trajectory, make_step("0", code=POLYNOMIAL), back).followed is None
 
 
 def test_a_plan_that_the_code_denies_is_flagged_and_replaced(make_step: Make, make_trajectory: MakeTrajectory) -> None:
