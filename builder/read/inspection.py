@@ -85,8 +85,10 @@ def check_steps(path: Path) -> tuple[Figures, tuple[Remark, ...]]:
     """Read a file as plain steps whatever it looks like: figures, and what each line lacks, in the order of the lines.
 
     Raises:
-        BadInputError: there is no such file.
+        BadInputError: there is no such file, or it is a directory.
     """
+    if path.is_dir():
+        raise BadInputError(f"{path} is a directory", "give a file of steps, or see it with: htam logs inspect PATH")
     if not path.is_file():
         raise BadInputError(f"{path}: no such file", "give a file of steps, one a line")
     result = read(LogFile(path=path, format="steps", name=path.name))

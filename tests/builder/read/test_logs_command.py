@@ -65,6 +65,13 @@ def test_check_is_content_with_a_good_file(samples, tmp_path):
     assert result.output.endswith("4 steps of 1 task, 3 with a parent, 1 of them measured; 0 lines not read\n")
 
 
+def test_check_of_a_directory_names_the_command_that_reads_one(tmp_path):
+    result = CliRunner().invoke(command, ["check", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is a directory" in str(result.exception)
+    assert "htam logs inspect" in str(result.exception)
+
+
 def test_a_table_of_experiments_is_named_and_the_way_on_is_told(samples, tmp_path):
     samples["mlsys26"].write(tmp_path)
     (tmp_path / "results.tsv").write_text("experiment\tlatency_us\tcorrectness\n1\t20.0\tPASS\n")
