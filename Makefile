@@ -22,7 +22,7 @@ cpu-logs: $(STAMP)
 	$(BIN)/htam optimize $(CPU_LOGS:%=examples/tasks/cpu/%.py) --arm feedback --backend cpu --steps 3 --fixed-steps --seed 0 \
 		--llm replay:examples/cassettes/cpu-operators.jsonl --run examples/logs/cpu-operators
 	rm -rf examples/logs/cpu-operators/best
-	gzip -9 -n examples/logs/cpu-operators/events.jsonl
+	$(BIN)/htam logs pack examples/logs/cpu-operators
 
 # The memory that travels with the package, from the shipped logs; nothing else needs a hand after it.
 memory: $(STAMP)

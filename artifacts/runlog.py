@@ -3,8 +3,11 @@
 Layout::
 
     RUN/manifest.json         what the run is: settings, tasks, memory reference; written once
-    RUN/events.jsonl          one event a line, written before it counts; events.jsonl.gz of a run that is over
+    RUN/events.jsonl          one event a line, written before it counts
     RUN/candidates/<sha>.py   sources by identity
+
+A run that is over may be packed (``events.jsonl.gz``, ``candidates.zip``, see :mod:`artifacts.run_files`): everything
+reads it so, and to be written to again it is unpacked first.
 
 A line that was cut by a crash is dropped on reading and cut off before the next append, so a run
 that was killed at any point continues from its last whole event. Events that cost something
@@ -15,18 +18,30 @@ again and survive the process, not a power cut. Only one process may write.
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from artifacts.candidate import normalise_source, source_hash
+from artifacts.candidate import normalise_source
 from artifacts.errors import RunLogError
+from artifacts.run_files import (
+    CANDIDATES,
+    EVENTS,
+    MANIFEST,
+    CandidateFiles,
+    event_lines,
+    events_file,
+    pack_events,
+    takes_no_more,
+    unpack_events,
+    written_whole,
+)
 
 SCHEMA_VERSION = 1
 EVENT_KINDS = (
@@ -75,6 +90,7 @@ class RunLog:
         self.path = path
         self.manifest = manifest
         self._clock = clock
+        self._candidates = CandidateFiles(path)
         self._file: IO[bytes] | None = None
         self._next_seq = 0
         self._lock = threading.Lock()
@@ -86,16 +102,12 @@ class RunLog:
         Raises:
             RunLogError: the directory already holds a run, or anything else.
         """
-        if path.exists() and any(item.name != "manifest.json.part" for item in path.iterdir()):
+        if path.exists() and any(item.name != f"{MANIFEST}.part" for item in path.iterdir()):
             raise RunLogError(f"{path} is not empty", "choose a new directory, or resume the run that is there")
-        (path / "candidates").mkdir(parents=True, exist_ok=True)
-        part = path / "manifest.json.part"
-        with part.open("w", encoding="utf-8") as file:
-            json.dump({"schema_version": SCHEMA_VERSION, **manifest}, file, indent=2, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path / "manifest.json")
-        _sync_directory(path)
+        (path / CANDIDATES[0]).mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, sort_keys=True)
+        with written_whole(path / MANIFEST) as file:
+            file.write(text.encode())
         return cls.open(path)
 
     @classmethod
@@ -106,7 +118,7 @@ class RunLog:
             RunLogError: there is no run, or it was written by another schema version.
         """
         try:
-            manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+            manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError as problem:
             raise RunLogError(f"{path} is no run directory: it has no manifest.json", "check the path") from problem
         except (OSError, ValueError) as problem:
@@ -119,7 +131,8 @@ class RunLog:
     @staticmethod
     def is_run(path: Path) -> bool:
         """Whether ``path`` holds a run."""
-        return (path / "manifest.json").is_file() and (path / "candidates").is_dir()
+        folder, packed = (path / name for name in CANDIDATES)
+        return (path / MANIFEST).is_file() and (folder.is_dir() or packed.is_file())
 
     def events(self) -> Iterator[Event]:
         """Yield all whole events in order; a torn last line is left out.
@@ -151,32 +164,47 @@ class RunLog:
 
         Args:
             sync: bring it to the disk, for sources that no logged answer holds.
+
+        Raises:
+            RunLogError: the run is packed and does not hold it.
         """
-        sha256, data = source_hash(source), normalise_source(source).encode("utf-8", "surrogatepass")
-        target = self._candidate_path(sha256)
-        if not target.exists() or target.read_bytes() != data:
-            part = target.with_suffix(f".{threading.get_ident()}.part")
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-            part.replace(target)
-        return sha256
+        return self._candidates.add(source, sync=sync)
+
+    def candidates(self) -> tuple[str, ...]:
+        """Identities of all stored candidates, sorted.
+
+        Raises:
+            RunLogError: they are packed and damaged.
+        """
+        return self._candidates.identities()
 
     def candidate(self, sha256: str) -> str:
         """Source of a stored candidate.
 
         Raises:
-            RunLogError: it is missing or was changed.
+            RunLogError: it is missing, damaged or was changed.
         """
-        try:
-            source = self._candidate_path(sha256).read_text(encoding="utf-8", errors="surrogatepass")
-        except OSError as problem:
-            raise RunLogError(f"{self.path} lacks candidate {sha256[:12]}", "restore candidates/") from problem
-        if source_hash(source) != sha256:
-            raise RunLogError(f"{self.path}/candidates/{sha256}.py was changed", "restore the file")
-        return source
+        return normalise_source(self._candidates.read(sha256).decode("utf-8", "surrogatepass"))
+
+    def pack(self) -> None:
+        """Keep events and candidates of a run that is over in one compressed file each; equal runs give equal bytes.
+
+        Raises:
+            RunLogError: another process is writing to this run, or something in it is damaged.
+        """
+        with self._alone():
+            self._candidates.pack()
+            pack_events(self.path)
+
+    def unpack(self) -> None:
+        """Undo :meth:`pack`, so that the run can be written to again.
+
+        Raises:
+            RunLogError: as :meth:`pack`.
+        """
+        with self._alone():
+            self._candidates.unpack()
+            unpack_events(self.path)
 
     def close(self) -> None:
         """Release the writer's lock; reading stays possible."""
@@ -190,22 +218,35 @@ class RunLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def _packed(self) -> Path:
-        return self.path / "events.jsonl.gz"
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the writer's lock, whatever form the events have."""
+        events = events_file(self.path)
+        if events.name == EVENTS[0]:
+            with self._lock:
+                self._file = self._file or self._open_for_writing()
+            try:
+                yield
+            finally:
+                self.close()
+            return
+        with events.open("rb") as file:
+            self._take(file)
+            yield
 
-    def _candidate_path(self, sha256: str) -> Path:
-        return self.path / "candidates" / f"{sha256}.py"
-
-    def _open_for_writing(self) -> IO[bytes]:
-        if self._packed.exists():
-            raise RunLogError(f"{self._packed} is packed and takes no more events", f"gunzip {self._packed} first")
-        file = (self.path / "events.jsonl").open("ab")
+    def _take(self, file: IO[bytes]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
             file.close()
             raise RunLogError(f"another process is writing to {self.path}", "wait for it, or end it") from problem
+
+    def _open_for_writing(self) -> IO[bytes]:
+        events = events_file(self.path)
+        if events.name != EVENTS[0]:
+            raise takes_no_more(events)
+        file = events.open("ab")
+        self._take(file)
         whole = 0
         for event, end in self._read():
             whole, self._next_seq = end, event.seq + 1
@@ -215,18 +256,15 @@ class RunLog:
 
     def _read(self) -> Iterator[tuple[Event, int]]:
         """Yield events with the byte offset of their end."""
-        path = self._packed if self._packed.exists() else self.path / "events.jsonl"
+        path = events_file(self.path)
         if not path.exists():
             return
-        end, expected = 0, 0
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                end += len(line)
-                event = _decode_line(line, path, expected)
-                expected += 1
-                yield event, end
+        end = 0
+        for number, line in enumerate(event_lines(path)):
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            yield _decode_line(line, path, number), end
 
 
 def _encode_line(event: Event) -> bytes:
@@ -248,11 +286,3 @@ def _decode_line(line: bytes, path: Path, expected: int) -> Event:
     if seq != expected:
         raise RunLogError(f"{where} has sequence number {seq} where {expected} belongs", "restore the file")
     return event
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -23,13 +23,15 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "benchmarks")]
 from runner import write_results  # noqa: E402
 
 from artifacts.features.techniques import Technique, techniques  # noqa: E402
+from artifacts.runlog import RunLog  # noqa: E402
 
 LABELS = REPOSITORY / "benchmarks" / "techniques_labels.json"
 
 
 def shipped() -> dict[str, str]:
     """Source of each candidate of the shipped logs, by its hash."""
-    return {path.stem: path.read_text("utf-8") for path in REPOSITORY.glob("examples/logs/*/candidates/*.py")}
+    logs = [RunLog.open(path) for path in REPOSITORY.glob("examples/logs/*") if RunLog.is_run(path)]
+    return {sha256: log.candidate(sha256) for log in logs for sha256 in log.candidates()}
 
 
 def scores(labels: Mapping[str, list[str]], sources: Mapping[str, str]) -> dict[str, Any]:

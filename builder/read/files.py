@@ -17,15 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from artifacts.archive import Archive
+
 MAX_FILE_BYTES = 256 * 2**20
 MAX_LINES_BYTES = 2**30
 MAX_LINE_BYTES = 4 * 2**20
 MAX_LINES = 1_000_000
 MAX_EXPANSION = 50
-"""Of packed files of lines, once they unpack to more than a small file's bytes; shipped logs expand 4 times."""
+"""Of packed files, once they unpack to more than a small file's bytes; shipped logs expand 4 times."""
 SMALL_BYTES = 64 * 2**20
 MAX_SOURCE_BYTES = 2 * 2**20
 _BLOCK = 2**20
+_UNREADABLE = b"unreadable"
+"""Stands for the hash of what cannot be read; reading it will say why."""
 
 
 class UnreadableError(ValueError):
@@ -47,16 +51,80 @@ def by_number(paths: Iterable[Path], pattern: re.Pattern[str]) -> tuple[Path, ..
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of the files, in the given order."""
+    """SHA-256 over names and contents of the files, in the given order.
+
+    A zip stands for its members, so that a log keeps its digest when sources of it are packed.
+    """
     whole = hashlib.sha256()
     for path in paths:
-        whole.update(path.name.encode("utf-8", "surrogateescape") + b"\0")
-        try:
-            with path.open("rb") as stream:
-                whole.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError:
-            whole.update(b"unreadable")  # reading it will say why
+        for name, content in _members(path) if path.suffix == ".zip" else [(path.name, _content(path))]:
+            whole.update(name.encode("utf-8", "surrogateescape") + b"\0")
+            whole.update(content)
     return whole.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").digest()
+    except OSError:
+        return _UNREADABLE
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        archive = open_archive(path)
+    except UnreadableError:
+        yield path.name, _UNREADABLE
+        return
+    for name in archive.sizes:
+        try:
+            yield name, hashlib.sha256(_member(archive, name)).digest()
+        except UnreadableError:
+            yield name, _UNREADABLE
+
+
+def open_archive(path: Path) -> Archive:
+    """The zip at ``path``.
+
+    Raises:
+        UnreadableError: not a plain file, no whole zip, too large, or one that unpacks to too much.
+    """
+    if not is_regular(path):
+        raise UnreadableError("not a plain file")
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise UnreadableError(f"larger than {MAX_FILE_BYTES} bytes")
+    try:
+        archive = Archive(path)
+    except OSError as problem:
+        raise UnreadableError(f"cannot be unpacked: {problem.strerror}") from problem
+    limit = _most_unpacked(size)
+    if sum(archive.sizes.values()) > limit:
+        raise UnreadableError(f"unpacks to more than {limit} bytes")
+    return archive
+
+
+def _most_unpacked(size: int) -> int:
+    return min(MAX_LINES_BYTES, max(SMALL_BYTES, MAX_EXPANSION * size))
+
+
+def read_member(archive: Archive, name: str) -> str:
+    """A source in a zip as text, as :func:`read_text` reads one of :data:`MAX_SOURCE_BYTES` at most.
+
+    Raises:
+        UnreadableError: it is missing, damaged, too large, or in another encoding.
+    """
+    return _decoded(_member(archive, name))
+
+
+def _member(archive: Archive, name: str) -> bytes:
+    if archive.sizes.get(name, 0) > MAX_SOURCE_BYTES:
+        raise UnreadableError(f"larger than {MAX_SOURCE_BYTES} bytes")
+    try:
+        return archive.read(name)
+    except OSError as problem:
+        raise UnreadableError(f"cannot be read: {problem.strerror}") from problem
 
 
 def read_text(path: Path, limit: int = MAX_FILE_BYTES) -> str:
@@ -112,7 +180,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         return
     limit = MAX_LINES_BYTES
     if path.name.endswith(".gz"):
-        limit = min(limit, max(SMALL_BYTES, MAX_EXPANSION * path.stat().st_size))
+        limit = _most_unpacked(path.stat().st_size)
     with closing(opened) as stream:
         for number, line in _lines(stream, limit):
             if isinstance(line, UnreadableError):

@@ -1,4 +1,4 @@
-"""``htam logs``: look into trajectory logs before mining them."""
+"""``htam logs``: look into trajectory logs before mining them, and pack runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.voice import counted
 
 @click.group(name="logs")
 def command() -> None:
-    """Look into trajectory logs before mining them."""
+    """Look into trajectory logs before mining them, and pack runs."""
 
 
 @command.command(name="formats")
@@ -76,6 +76,40 @@ def check(file: Path) -> None:
     )
     if figures.quarantined:
         raise SystemExit(1)
+
+
+@command.command(name="pack", short_help="Keep runs that are over in a few compressed files.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+def pack(runs: tuple[Path, ...]) -> None:
+    """Compress the events of each RUN into one file and its candidates into another.
+
+    Everything reads a packed run; to be written to again it is unpacked first.
+
+    \b
+    Examples:
+      htam logs pack runs/*
+    """
+    from artifacts.runlog import RunLog
+
+    for run in runs:
+        RunLog.open(run).pack()
+        click.echo(f"packed: {run}")
+
+
+@command.command(name="unpack", short_help="Undo htam logs pack.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+def unpack(runs: tuple[Path, ...]) -> None:
+    """Give each RUN its plain events and candidates back, so that it can be resumed.
+
+    \b
+    Examples:
+      htam logs unpack runs/softmax
+    """
+    from artifacts.runlog import RunLog
+
+    for run in runs:
+        RunLog.open(run).unpack()
+        click.echo(f"unpacked: {run}")
 
 
 def _print(report: Mapping[str, Any], show_all: bool) -> None:

@@ -9,32 +9,45 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from artifacts.archive import Archive
 from artifacts.codec import decode
 from artifacts.errors import BadInputError
 from artifacts.measurement import Measurement, Outcome
 from artifacts.run_events import LoggedStep, TaskStarted
+from artifacts.run_files import CANDIDATES, EVENTS, MANIFEST, events_file
 from artifacts.trajectory import Step, TrustFlag
 from builder.read.collector import Collector, Importer, LogFile, Run
 from builder.read.fields import BadRecordError, Fields, checked_code
-from builder.read.files import MAX_SOURCE_BYTES, Probe, UnreadableError, json_lines, read_json, read_text
+from builder.read.files import (
+    MAX_SOURCE_BYTES,
+    Probe,
+    UnreadableError,
+    json_lines,
+    open_archive,
+    read_json,
+    read_member,
+    read_text,
+)
 from builder.read.verdict import Verdict
 
-EVENTS = {"events.jsonl", "events.jsonl.gz"}
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 
 def _claims(probe: Probe) -> bool:
-    return probe.is_dir and {"manifest.json", "candidates"} <= probe.entries and bool(EVENTS & probe.entries)
+    named = MANIFEST in probe.entries and all(not probe.entries.isdisjoint(forms) for forms in (EVENTS, CANDIDATES))
+    return probe.is_dir and named
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    return (_events(path), path / "manifest.json", *sorted((path / "candidates").glob("*.py")))
+    folder, packed = (path / name for name in CANDIDATES)
+    sources = [packed] if packed.exists() else sorted(folder.glob("*.py"))
+    return (events_file(path), path / MANIFEST, *sources)
 
 
 def _read(log: LogFile, collector: Collector) -> None:
     """One trajectory a task."""
-    reader = _Reader(log.path, f"{collector.log.format}/{_run_id(log.path)}", collector)
-    for line, value in json_lines(_events(log.path)):
+    reader = _Reader(log.path, f"{collector.log.format}/{_run_id(log.path)}", collector, _packed(log.path))
+    for line, value in json_lines(events_file(log.path)):
         reader.event(line, value)
         if collector.gives_up(line):
             break
@@ -45,6 +58,7 @@ class _Reader:
     run: Path
     source: str
     collector: Collector
+    packed: Archive | str | None
     tasks: dict[str, TaskStarted] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
@@ -131,18 +145,31 @@ class _Reader:
         """The file of a source; its name is a hash and nothing else, so no path leaves the run."""
         if not _SHA256.match(sha256):
             raise UnreadableError("not a hash")
-        return checked_code(read_text(self.run / "candidates" / f"{sha256}.py", MAX_SOURCE_BYTES), sha256[:12])
+        name = f"{sha256}.py"
+        if isinstance(self.packed, str):
+            raise UnreadableError(self.packed)
+        if self.packed is None:
+            text = read_text(self.run / CANDIDATES[0] / name, MAX_SOURCE_BYTES)
+        else:
+            text = read_member(self.packed, name)
+        return checked_code(text, sha256[:12])
 
 
-def _events(run: Path) -> Path:
-    packed = run / "events.jsonl.gz"
-    return packed if packed.exists() else run / "events.jsonl"
+def _packed(run: Path) -> Archive | str | None:
+    """Packed candidates of a run, or why they cannot be read; None when they are not packed."""
+    path = run / CANDIDATES[1]
+    if not path.exists():
+        return None
+    try:
+        return open_archive(path)
+    except UnreadableError as problem:
+        return f"{path.name} {problem}"
 
 
 def _run_id(path: Path) -> str:
     """Name that the run gave itself, else that of its directory."""
     try:
-        return Fields.of(read_json(path / "manifest.json", MAX_SOURCE_BYTES)).word("run_id") or path.name
+        return Fields.of(read_json(path / MANIFEST, MAX_SOURCE_BYTES)).word("run_id") or path.name
     except (UnreadableError, BadRecordError):
         return path.name
 
