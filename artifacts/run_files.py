@@ -48,16 +48,16 @@ class CandidateFiles:
             RunLogError: it is missing, damaged or was changed.
         """
         place = self.packed if self.packed.exists() else self.folder
-        path = place / f"{sha256}.py"
+        name = f"{sha256}.py"
         try:
-            data = self._members().read(path.name) if place is self.packed else path.read_bytes()
+            data = self._members().read(name) if place is self.packed else (place / name).read_bytes()
             source = data.decode("utf-8", "surrogatepass")
         except FileNotFoundError as problem:
             raise RunLogError(f"{place.parent} lacks candidate {sha256[:12]}", f"restore {place.name}") from problem
         except (OSError, UnicodeDecodeError) as problem:
-            raise unreadable(path, problem) from problem
+            raise unreadable(place / name, problem) from problem
         if source_hash(source) != sha256:
-            raise RunLogError(f"{path} was changed", "restore the file")
+            raise RunLogError(f"{place / name} was changed", "restore the file")
         return data
 
     def add(self, source: str, *, sync: bool) -> str:
@@ -137,6 +137,8 @@ def event_lines(path: Path) -> Iterator[bytes]:
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
+            if path.suffix == ".gz" and not path.stat().st_size:
+                raise EOFError("it is empty")  # which gzip takes for an empty text
             yield from file
         except (OSError, EOFError, zlib.error) as problem:
             raise unreadable(path, problem) from problem

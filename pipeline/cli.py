@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": "Build, check and time one candidate.",
     "explain": "Show why a step of a run chose its direction.",
     "export": "Write winners as packages of other projects, or logs as training data.",
-    "logs": "Look into trajectory logs before mining them.",
+    "logs": "Look into trajectory logs before mining them, and pack runs.",
     "mcp": "Give a coding agent judge and memory as tools.",
     "memory": "Build, inspect and publish memories.",
     "optimize": "Optimize tasks with a frozen memory.",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -56,19 +55,6 @@ def test_a_log_cut_at_any_byte_keeps_every_whole_event_and_goes_on(
         log.append("note", {"number": "next"})
         numbers = [event.payload["number"] for event in log.events()]
     assert numbers == [*range(kept.count(b"\n")), "next"]
-
-
-def test_a_packed_log_is_read_as_it_was_and_takes_nothing_more(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    with RunLog.create(path, {}) as log:
-        log.append("note", {"number": 1})
-        before = list(log.events())
-    (path / "events.jsonl.gz").write_bytes(gzip.compress((path / "events.jsonl").read_bytes()))
-    (path / "events.jsonl").unlink()
-    with RunLog.open(path) as log:
-        assert list(log.events()) == before
-        with pytest.raises(RunLogError, match="gunzip"):
-            log.append("note", {"number": 2})
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:

@@ -219,6 +219,24 @@ def test_a_run_keeps_the_version_that_was_latest_when_it_began(store: str, tmp_p
     assert htam(*optimize) == 0
 
 
+def test_a_packed_run_has_the_same_report_and_unpacks_to_what_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(SHAKEN, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    pages = []
+    for words in (("unpack",), ("pack",)):  # the first is no mistake
+        assert htam("logs", *words, str(run)) == 0
+        assert f"{words[0]}ed: {run}" in capsys.readouterr().out
+        assert htam("report", str(run), "--out", str(tmp_path / "page.html")) == 0
+        pages.append((tmp_path / "page.html").read_text())
+    assert pages[0] == pages[1]
+    assert not (run / "candidates").exists()
+    assert htam("logs", "unpack", str(run)) == 0
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     (tmp_path / "page.html/kept").touch()

@@ -5,6 +5,8 @@ import os
 import random
 import resource
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import BadInputError
+from artifacts.runlog import RunLog
 from builder.describe.fragment import added_fragment
 from builder.describe.logs import describe_log, gather
 from builder.read.collector import MOST_REFUSED, LogFile
 from builder.read.fields import BadRecordError, Fields, literal
-from builder.read.files import MAX_LINE_BYTES, UnreadableError, json_lines, parse_json
+from builder.read.files import MAX_LINE_BYTES, MAX_SOURCE_BYTES, UnreadableError, json_lines, parse_json
 from builder.read.reading import discover, importer_for, read, survey
 from builder.read.trust import hacks_in
 
@@ -374,6 +377,64 @@ def test_a_truncated_gzip_is_quarantined_where_it_ends(samples, tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     _, _, reasons = reread("evolution-trace", path)
     assert any("cannot be unpacked" in reason for reason in reasons)
+
+
+def packed_run(samples, tmp_path: Path) -> Path:
+    path = samples["htam"].write(tmp_path)
+    RunLog.open(path).pack()
+    return path
+
+
+def repacked(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
+    """The candidates of a packed run, with the content that ``change`` gives each; left out where it gives none."""
+    with zipfile.ZipFile(path / "candidates.zip") as given:
+        members = {name: change(name, given.read(name)) for name in given.namelist()}
+    with zipfile.ZipFile(path / "candidates.zip", "w", zipfile.ZIP_DEFLATED) as changed:
+        for name, content in members.items():
+            if content is not None:
+                changed.writestr(name, content)
+
+
+def test_a_packed_candidate_that_is_missing_or_not_to_be_read_costs_its_step(samples, tmp_path):
+    path = packed_run(samples, tmp_path)
+    faults = {"first": None, "second": b" " * (MAX_SOURCE_BYTES + 1)}
+    repacked(path, lambda name, text: next((faults[word] for word in faults if word.encode() in text), text))
+    _, steps, reasons = reread("htam", path)
+    assert steps == 0
+    assert sum("no member" in reason for reason in reasons) == 1
+    assert sum(f"larger than {MAX_SOURCE_BYTES} bytes" in reason for reason in reasons) == 1
+
+
+def test_candidates_that_unpack_to_far_more_than_they_are_are_left_with_a_reason(samples, tmp_path):
+    path = packed_run(samples, tmp_path)
+    with zipfile.ZipFile(path / "candidates.zip", "a", zipfile.ZIP_DEFLATED) as bomb:
+        for number in range(40):
+            bomb.writestr(f"{number:064x}.py", b" " * MAX_SOURCE_BYTES)
+    _, steps, reasons = reread("htam", path)
+    assert steps == 0
+    assert sum("candidates.zip unpacks to more than" in reason for reason in reasons) == 2
+
+
+def test_candidates_behind_a_link_are_not_read(samples, tmp_path):
+    path = packed_run(samples, tmp_path)
+    (path / "candidates.zip").rename(tmp_path / "elsewhere.zip")
+    (path / "candidates.zip").symlink_to(tmp_path / "elsewhere.zip")
+    _, steps, reasons = reread("htam", path)
+    assert steps == 0
+    assert sum("candidates.zip not a plain file" in reason for reason in reasons) == 2
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255), cut=st.booleans())
+def test_no_damage_to_packed_candidates_makes_the_importer_raise_or_lose_a_record(samples, tmp_path, at, bits, cut):
+    shutil.rmtree(tmp_path / "run7", ignore_errors=True)
+    path = packed_run(samples, tmp_path)
+    whole = (path / "candidates.zip").read_bytes()
+    place = int(at * len(whole))
+    rest = b"" if cut else bytes([whole[place] ^ bits]) + whole[place + 1 :]
+    (path / "candidates.zip").write_bytes(whole[:place] + rest)
+    records, steps, reasons = reread("htam", path)
+    assert records == 3 == steps + len(reasons)
 
 
 def test_a_log_that_vanished_or_may_not_be_read_is_quarantined(sample, tmp_path):

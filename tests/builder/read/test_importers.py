@@ -9,6 +9,7 @@ import pytest
 
 from artifacts.errors import BadInputError
 from artifacts.measurement import Outcome
+from artifacts.runlog import RunLog
 from artifacts.trajectory import TrustFlag
 from builder.read.fields import Fields
 from builder.read.inspection import figures, inspect_logs
@@ -179,10 +180,20 @@ def test_an_own_run_keeps_its_choice_and_its_reference(samples, tmp_path):
 def test_a_packed_run_reads_like_the_plain_one(samples, tmp_path):
     path = samples["htam"].write(tmp_path)
     plain = [(step.step_id, step.sha256) for found in read(*discover([path])).trajectories for step in found.steps]
-    (path / "events.jsonl.gz").write_bytes(gzip.compress((path / "events.jsonl").read_bytes()))
-    (path / "events.jsonl").unlink()
+    RunLog.open(path).pack()
     packed = [(step.step_id, step.sha256) for found in read(*discover([path])).trajectories for step in found.steps]
     assert packed == plain
+
+
+def test_a_log_keeps_its_digest_when_its_candidates_are_packed(samples, tmp_path):
+    path = samples["htam"].write(tmp_path)
+    (path / "events.jsonl.gz").write_bytes(gzip.compress((path / "events.jsonl").read_bytes()))
+    (path / "events.jsonl").unlink()
+    plain = read(*discover([path]))
+    RunLog.open(path).pack()
+    packed = read(*discover([path]))
+    assert not (path / "candidates").exists()
+    assert packed.trajectories == plain.trajectories  # whose ids and provenance hold the digest
 
 
 def test_a_run_cut_in_the_middle_of_a_line_reads_as_far_as_it_got(samples, tmp_path):

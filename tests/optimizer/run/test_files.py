@@ -415,6 +415,21 @@ def test_a_complete_run_takes_more_steps_and_repeats_none(desk: Desk, more: tupl
     assert len(events(desk, "step")) == 6
 
 
+def test_a_packed_run_is_as_complete_as_before_and_takes_more_steps_once_it_is_unpacked(desk: Desk) -> None:
+    desk.optimize()
+    finish_open(desk)
+    complete = desk.types("optimize", "--run", desk.run)
+    assert desk.types("logs", "pack", desk.run).exit_code == 0
+    assert desk.types("optimize", "--run", desk.run).output == complete.output
+    assert desk.ask() == ([], [])
+    refused = desk.types("optimize", "--run", desk.run, "--steps", 3)
+    assert f"takes nothing more; htam logs unpack {desk.run} first" in str(refused.exception)
+    assert desk.types("logs", "unpack", desk.run).exit_code == 0
+    assert desk.types("optimize", "--run", desk.run, "--steps", 3).exit_code == 0
+    finish_open(desk)
+    assert len(events(desk, "step")) == 6
+
+
 def finish_open(desk: Desk) -> Result:
     result = desk.types("optimize", "--run", desk.run)
     for _ in range(10):
