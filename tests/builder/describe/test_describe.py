@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from artifacts.candidate import Language
 from artifacts.measurement import Bottleneck, Outcome
 from artifacts.trajectory import Step, Trajectory, TrustFlag
+from builder.describe.glossary import find_terms
 from builder.describe.steps import DescribedStep, describe
 
 VECTORIZED = """
@@ -73,6 +74,7 @@ def test_a_plan_to_vectorise_a_loop_is_followed_by_vector_code_of_a_cpu(
     child = make_step("1", "0", code=SIMD, plan="Write the inner loop so that it vectorises at full width.")
     found = last(make_trajectory, make_step("0", code=SCALAR), child)
     assert found.followed is True
+    assert "simd" in find_terms(found.text)
 
 
 def test_what_replaces_something_is_promised_and_not_dropped(make_step: Make, make_trajectory: MakeTrajectory) -> None:
