@@ -428,12 +428,16 @@ def _design(rows: Sequence[Mapping[str, Any]], moves: Sequence[str]) -> np.ndarr
 def write_log(path: Path, answers: Mapping[str, LlmAnswer], measurements: Mapping[str, Measurement], model: str) -> int:
     """A run log of the experiment, which the builder mines like any other; returns its steps.
 
-    The parent of each cell stands in it as step ``P.0``, its measurement from the run that it comes from.
+    The parent of each cell stands in it as step ``P.0``, its measurement from the run that it comes from. Answers that
+    were not measured are left out.
     """
     count = 0
     with RunLog.create(path, {"run_id": path.name, "arm": "experiment", "seed": SEED, "plan": PLAN.name}) as log:
         begun: set[str] = set()
         for cell, source, said, answer in children(answers, model):
+            measured = measurements.get(cell.row["cell"])
+            if source and measured is None:
+                continue
             task, parent = cell.row["task"], cell.row["cell"].split("-")[0]
             name = f"{task}#{parent}"
             identity = cell.found.started.task
@@ -448,7 +452,6 @@ def write_log(path: Path, answers: Mapping[str, LlmAnswer], measurements: Mappin
                 first = cell.found.step
                 log.add_candidate(cell.parent_source)
                 log.append("step", encode(_as_root(first, f"{parent}.0")), key=f"{task}/{parent}.0")
-            measured = measurements.get(cell.row["cell"])
             step = LoggedStep(
                 task_id=task,
                 step_id=cell.row["cell"],
