@@ -10,6 +10,7 @@ from pathlib import Path
 from artifacts.device import device_spec
 from artifacts.errors import BadInputError
 from artifacts.features.extract import detect_language
+from artifacts.measurement import Measurement, doubt_mark
 from optimizer.evaluation.job import EvaluationSettings
 from optimizer.evaluation.worker.devices import devices_of
 from optimizer.evaluation.worker.local import LocalEvaluator
@@ -79,8 +80,18 @@ def walk_back(
 def _lines(found: list[tuple[Version, ...]]) -> list[str]:
     lines = []
     for version, *refused in found:
-        timing = None if version.measurement is None else version.measurement.timing
         what = "the kernel as given" if version.removed is None else f"without {version.removed}"
-        lines.append(f"{what}: {'' if timing is None else microseconds(timing.median_us)}")
+        lines.append(f"{what}: {_timed(version.measurement)}")
         lines += [f"  not taken, without {one.removed}: {one.reason}" for one in refused]
     return lines
+
+
+def _timed(measured: Measurement | None) -> str:
+    """The time, and how it compares with that of the version before: the times of two lines are of two moments."""
+    if measured is None or measured.timing is None:
+        return ""
+    time = microseconds(measured.timing.median_us)
+    if measured.incumbent is None:
+        return time
+    words = f"{time}, {measured.timing.median_us / measured.incumbent.median_us:.2f} times the version before"
+    return f"{words} ({doubt_mark(measured.doubts)})" if measured.doubts else words
