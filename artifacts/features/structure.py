@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from artifacts.features.conduct import QUERY, conduct
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Query
 
@@ -35,16 +37,6 @@ _STAGED = re.compile(r"^\w+\s*\[\s*(?:2|3|4|\w*(?:STAGE|BUF)\w*)\s*\]\s*\[", re.
 _NUMBERED = re.compile(r"\b(?:sum|acc|s|a|val|max)_?[1-3]\s*(?:\+=|=\s*(?:fmaf?|max|fmaxf)\s*\()")
 _COUNTED = re.compile(r"[1-3]\s*(?:\+=|=\s*f?ma)")
 """What :data:`_NUMBERED` cannot do without, found faster."""
-_PINGPONG = tuple(
-    re.compile(pattern)  # each begins with plain text, by which ``re`` finds the few places worth a closer look
-    for pattern in (
-        r"\^=?\s*1\b",
-        r"1\s*-\s*(?:buf|cur|stage|read|write)",
-        r"ping(?<!\wping)",
-        r"\(\s*\w+\s*\+\s*1\s*\)\s*%\s*2",
-        r"&\s*1\s*\]",
-    )
-)
 _RESIDENT = re.compile(
     rb"for\s*\((?![^;]*threadIdx)[^;]*;[^;]*;[^)]*\+=\s*(?:gridDim\.[xyz]|step|stride|grid|n?cl|clusters|num_(?:blocks|sms|ctas))\b"
 )
@@ -53,20 +45,11 @@ _SCRATCH = re.compile(
     r"(?i)\b(?:red|part|sums?|slot|tot|max|min|stat|bar|warp|cnt|s_|smem_sum|sdata|bound|order|norm)\w*\s*\[|WARPS?\b|/\s*32"
 )
 _BIG = re.compile(r"TILE|BLOCK_?[MNK]|\bB[MNK]\b|\bT\b|\b\d{4,}\b|\*")
-_HELD = re.compile(
-    r"\b(\w+)\s*(?:\[[^\]]*\])+(?:\.\w)?\s*=\s*(?:\([^;]{0,80}?\)\s*\?\s*)?(?:\w*ld\w*\s*\(|load\w*\s*\(|\w+\s*\[|\w+\(\w+\[)"
-)
-"""An array that is filled from another."""
-_REDUCED = re.compile(
-    r"__shfl_\w+_sync\([^;]{0,80},\s*[a-z]\w*\s*\)|\b(?:block|warp)_?(?:sum|reduce|max|all|inclusive|scan)\w*\s*[<(]",
-    re.IGNORECASE,
-)
 _TAIL = re.compile(r"(?i)bias|relu|gelu|silu|sigmoid|tanh|scale|clamp|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
 _SPANS = re.compile(r"//[^\n]*|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|/\*.*?\*/|/\*", re.DOTALL)
 """Comments and literals; a comment that never ends is its beginning alone, a literal ends with its line."""
 _ATTRIBUTES = re.compile(rb"__cluster_dims__\s*\([^)]*\)|__grid_constant__")
 """Unknown to the grammar, which then sees no function."""
-_STAGED_ASYNC = re.compile(r"__cvta_generic_to_shared\(\s*(\w+)\s*\+")
 _MOST_LAUNCHES = 50
 _DEEPEST = 1000
 """Nesting of syntax nodes that is looked at: the query's cost grows with the square of what is nested."""
@@ -94,7 +77,7 @@ def _tools() -> tuple[Parser, Query]:
     import tree_sitter_cuda
 
     language = tree_sitter.Language(tree_sitter_cuda.language())
-    return tree_sitter.Parser(language), tree_sitter.Query(language, _QUERY)
+    return tree_sitter.Parser(language), tree_sitter.Query(language, _QUERY + QUERY)
 
 
 def read_structure(source: str) -> Structure:
@@ -122,6 +105,7 @@ def read_structure(source: str) -> Structure:
         counts["successive_launches"] = 1
     if b"multiProcessorCount" in data and _RESIDENT.search(data):
         counts["persistent_kernel"] += 1
+    counts.update(conduct(_blanked(data, captures.get("comment", [])), captures))
     return Structure(text=_without(data, captures.get("comment", [])), counts=counts, kernels=kernels)
 
 
@@ -132,6 +116,14 @@ def _closed(source: str) -> str:
             if found[0] == "/*":
                 return source[: found.start()]
     return source
+
+
+def _blanked(data: bytes, comments: list[Node]) -> bytes:
+    """``data`` with blanks for comments, so that places stay."""
+    text = bytearray(data)
+    for node in comments:
+        text[node.start_byte : node.end_byte] = b" " * (node.end_byte - node.start_byte)
+    return bytes(text)
 
 
 def _without(data: bytes, comments: list[Node]) -> str:
@@ -173,22 +165,8 @@ def _kernel_body(body: str, counts: Counter[str]) -> None:
             counts["fused_epilogue"] += 1
     if _COUNTED.search(body) and _NUMBERED.search(body):
         counts["multiple_accumulators"] += 1
-    if "__shared__" in body and any(pattern.search(body) for pattern in _PINGPONG):
-        counts["double_buffering"] += 1
-    if _holds(body):
-        counts["held_values"] += 1
     if "while" in body and "atomicAdd" in body and "__syncthreads" in body:
         counts["persistent_kernel"] += 1
-
-
-def _holds(body: str) -> bool:
-    """Whether an array filled before the first reduction is read after it, and is no accumulator."""
-    met = _REDUCED.search(body)
-    if met is None:
-        return False
-    filled = {found[1] for found in _HELD.finditer(body, 0, met.start()) if not found[1].startswith(("acc", "s", "a"))}
-    filled |= set(_STAGED_ASYNC.findall(body, 0, met.start()))
-    return any(re.search(rf"\b{re.escape(name)}\s*\[", body[met.end() :]) for name in filled)
 
 
 def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:

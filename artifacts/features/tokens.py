@@ -84,7 +84,7 @@ WORD_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
         (r"swizzl", "swizzle"),
-        (r"prefetch|^next_?(?:val|frag|tile|load|vec)|^(?:val|frag|v|x)_?next$", "prefetch"),
+        (r"^_mm_prefetch|^next_?(?:val|frag|load|vec)|^(?:val|frag|v|x)_?next$", "prefetch"),
         (r"split_?k|^k_?splits?$|num_?splits", "split_k"),
         (r"group_?(?:size_)?m$|^in_?group$|raster|morton|hilbert|super_?(?:tile|block)", "tile_rasterization"),
         (r"warp_?(?:role|speciali)|producer_warp|is_producer|^setmaxnreg", "warp_specialization"),
@@ -117,7 +117,7 @@ _RESCALED = (
     r"fmaf?\(\s*\1\s*,\s*(?:alpha|\w*scale|corr))"
 )
 """A running sum that is rescaled when the maximum moves."""
-_MOMENTS = r"\+=[^;*]{0,200};\s*\w+\s*(?:\+=|=\s*fmaf?\()[^;]{0,100}?\b(\w+)\s*[*,]\s*\1\b"
+_MOMENTS = r"\+=[^;*{]{0,200};\s*\w+\s*(?:\+=|=\s*fmaf?\()[^;]{0,100}?\b(\w+)\s*[*,]\s*\1\b"
 _WARP_PARTIALS = (
     r"(?:lane\w*|(?:tid|threadIdx\.x)\s*(?:&\s*31|%\s*(?:32|warpSize|WARP_SIZE)))\s*\)?\s*==\s*[\w\s-]+\)\s*\{?\s*"
     r"\w+(?:\[\w+(?:\s*&\s*1)?\])?\[[^\]]*(?:warp|wid|>>\s*5|/\s*(?:32|warpSize|WARP_SIZE))[^\]]*\]\s*(?:\[\w+\]\s*)?="
@@ -159,7 +159,7 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("GROUP", "", r"\bGROUP\s*\*\s*t\w?n\b", "tile_rasterization"),
         ("SPLIT", "", r"\b[Kk]\w*\s*/\s*SPLIT", "split_k"),
         ("wait", "wait_group", r"wait_group(?:\.read)?(?:\.sync\.aligned)?\s+(?:[1-9]|%0)", "overlapped_loads"),
-        ("mbarrier", "", r"mbarrier\W+try_wait", "overlapped_loads"),
+        ("mbarrier", "cp.async", r"mbarrier\W+try_wait", "overlapped_loads"),
         ("pipeline_wait", "", r"pipeline_wait_prior\(\s*[1-9A-Z]", "overlapped_loads"),
         ("shared", "&", r"\(\s*\w+\s*\+\s*1\s*\)\s*(?:&\s*1\b|%\s*2\b)", "double_buffering"),
         (
@@ -174,7 +174,7 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("", "", _WARP_PARTIALS, "block_reduce"),
         ("shfl_up", "", r"__shfl_up_sync\([^;]{0,80};[^;]{0,20}\blane\w*\s*>=", "scan"),
         ("", "", _HORNER, "polynomial_approximation"),
-        ("prefetch", "", r"__builtin_prefetch", "prefetch"),
+        ("prefetch", "", r"__builtin_prefetch|\bprefetch(?!\.tensormap)[.:u]|\.prefetch\.(?!tensormap)", "prefetch"),
         ("grid", "grid.sync", r"grid\.sync", "grid_sync"),
         ("long", "long long", r"long(?<!\wlong)\s+long\b", "wide_index"),
         ("", "^", r"\^\s*(?:\(\s*)?(?:row|threadIdx|tid|\w*lane|\(?\w+\s*(?:>>|/)\s*\d)", "swizzle"),
