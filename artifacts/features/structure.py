@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artifacts.features.conduct import QUERY, conduct
+from artifacts.features.conduct import SCRATCH, conduct
+from artifacts.features.kernels import QUERY
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Query
@@ -33,17 +34,9 @@ _HALVING = re.compile(r">>=\s*1|/=\s*2")
 _BOUND = re.compile(r"<|>=")
 _INDEX = re.compile(r"idx|index|row|col|tid|gid|\bi\b|\bj\b|\bx\b|\by\b|\bk\b", re.IGNORECASE)
 _PADDED = re.compile(r"\+\s*(?:1|2|4|8|PAD\w*|\w+_PAD)\s*\]|\b(?:33|17|65)\s*\]", re.IGNORECASE)
-_STAGED = re.compile(r"^\w+\s*\[\s*(?:2|3|4|\w*(?:STAGE|BUF)\w*)\s*\]\s*\[", re.IGNORECASE)
 _NUMBERED = re.compile(r"\b(?:sum|acc|s|a|val|max)_?[1-3]\s*(?:\+=|=\s*(?:fmaf?|max|fmaxf)\s*\()")
 _COUNTED = re.compile(r"[1-3]\s*(?:\+=|=\s*f?ma)")
 """What :data:`_NUMBERED` cannot do without, found faster."""
-_RESIDENT = re.compile(
-    rb"for\s*\((?![^;]*threadIdx)[^;]*;[^;]*;[^)]*\+=\s*(?:gridDim\.[xyz]|step|stride|grid|n?cl|clusters|num_(?:blocks|sms|ctas))\b"
-)
-"""A loop over tiles by the number of blocks."""
-_SCRATCH = re.compile(
-    r"(?i)\b(?:red|part|sums?|slot|tot|max|min|stat|bar|warp|cnt|s_|smem_sum|sdata|bound|order|norm)\w*\s*\[|WARPS?\b|/\s*32"
-)
 _BIG = re.compile(r"TILE|BLOCK_?[MNK]|\bB[MNK]\b|\bT\b|\b\d{4,}\b|\*")
 _TAIL = re.compile(r"(?i)bias|relu|gelu|silu|sigmoid|tanh|scale|clamp|fmaxf?\s*\(\s*0|fmaxf?\s*\([^;]*,\s*0")
 _SPANS = re.compile(r"//[^\n]*|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n])*+'?|/\*.*?\*/|/\*", re.DOTALL)
@@ -103,8 +96,6 @@ def read_structure(source: str) -> Structure:
         counts["multiple_launches"] = len(launches)
     if _successive(data, [*launches, *_launch_calls(data, captures.get("call", []))]):
         counts["successive_launches"] = 1
-    if b"multiProcessorCount" in data and _RESIDENT.search(data):
-        counts["persistent_kernel"] += 1
     counts.update(conduct(_blanked(data, captures.get("comment", [])), captures))
     return Structure(text=_without(data, captures.get("comment", [])), counts=counts, kernels=kernels)
 
@@ -165,8 +156,6 @@ def _kernel_body(body: str, counts: Counter[str]) -> None:
             counts["fused_epilogue"] += 1
     if _COUNTED.search(body) and _NUMBERED.search(body):
         counts["multiple_accumulators"] += 1
-    if "while" in body and "atomicAdd" in body and "__syncthreads" in body:
-        counts["persistent_kernel"] += 1
 
 
 def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
@@ -185,10 +174,9 @@ def _arrays(data: bytes, nodes: list[Node], counts: Counter[str]) -> None:
         text = _slice(data, node)
         if b"__shared__" in head:
             counts["bank_conflict_padding"] += bool(_PADDED.search(text))
-            counts["double_buffering"] += bool(_STAGED.search(text)) and _SCRATCH.search(text) is None
             counts["cache_blocking"] += text.count("[") > 1
             tile = text.count("[") > 1 or _BIG.search(text) is not None
-            counts["staged_tile"] += tile and _SCRATCH.search(text) is None
+            counts["staged_tile"] += tile and SCRATCH.search(text) is None
         elif b"__constant__" not in head and _FLOATS.search(head.decode("utf-8", "replace") + text):
             counts["register_tiling"] += 1
 

@@ -159,7 +159,6 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("GROUP", "", r"\bGROUP\s*\*\s*t\w?n\b", "tile_rasterization"),
         ("SPLIT", "", r"\b[Kk]\w*\s*/\s*SPLIT", "split_k"),
         ("wait", "wait_group", r"wait_group(?:\.read)?(?:\.sync\.aligned)?\s+(?:[1-9]|%0)", "overlapped_loads"),
-        ("mbarrier", "cp.async", r"mbarrier\W+try_wait", "overlapped_loads"),
         ("pipeline_wait", "", r"pipeline_wait_prior\(\s*[1-9A-Z]", "overlapped_loads"),
         ("shared", "&", r"\(\s*\w+\s*\+\s*1\s*\)\s*(?:&\s*1\b|%\s*2\b)", "double_buffering"),
         (

@@ -16,6 +16,7 @@ template <int TILE>
 __global__ void __launch_bounds__(256) tiled(const float* __restrict__ a, float* out, int n) {
     __shared__ float tile[2][TILE][TILE + 1];
     float acc[4][4] = {0};
+    tile[0][threadIdx.y][threadIdx.x] = a[threadIdx.x];
     int row = blockIdx.y * blockDim.y + threadIdx.y;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {
         float4 v = reinterpret_cast<const float4*>(a)[i];
