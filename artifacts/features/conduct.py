@@ -5,6 +5,7 @@ Read from statements and from where values come from; names of variables say not
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -50,6 +51,9 @@ _FLIPPED = re.compile(r"\b(\w+)\s*\^=?\s*1\b")
 _PINGPONG = re.compile(
     r"1\s*-\s*(?:buf|cur|stage|read|write)|\bping|\(\s*\w+\s*\+\s*1\s*\)\s*%\s*2|&\s*1\s*\]",
 )
+_MOST_LOADS = 400
+_MOST_LOOKED_AT = 1_000_000
+"""Characters of nested loops looked at, which would be read as often as they are deep."""
 _LOWER = r"\w+\s*,\s*\w+\s*-\s*[^;,]{1,40}|\w+\s*-\s*[^;,]{1,40},\s*\w+"
 _GROUPED = re.compile(rf"\b(\w+)\s*=\s*(?:::|std::)?min\s*\(\s*(?:{_LOWER})\)\s*;")
 
@@ -179,20 +183,30 @@ def _is_fed(kernel: Kernel, copies: re.Pattern[str]) -> bool:
 
 def _loads_ahead(kernel: Kernel) -> bool:
     """Whether a loop loads into registers what its next turn uses: they are read first and loaded again after that."""
+    loads = list(itertools.islice(_register_loads(kernel), _MOST_LOADS))
+    left = _MOST_LOOKED_AT
     for loop in kernel.loops:
-        held = {name for name, _ in _register_loads(kernel, kernel.before(loop))}
-        for name, at in _register_loads(kernel, loop.text):
-            earlier, word = loop.text[:at], re.escape(name)
-            declared = re.search(rf"\b(?!return\b)[A-Za-z_]\w*\s+{word}\b", earlier)
-            read = re.search(rf"\b{word}\b(?!\s*(?:\[[^\[\]]{{0,80}}\])*\s*=[^=])", earlier)
-            if name in held and read and not declared:
-                return True
+        start, end = loop.start - kernel.body.start, loop.end - kernel.body.start
+        held = {name for name, at in loads if at < start}
+        last = {name: at for name, at in loads if name in held and start <= at < end}
+        left -= sum(at - start for at in last.values())
+        if left > 0 and any(_is_read_first(name, kernel.body.text[start:at]) for name, at in last.items()):
+            return True
     return False
 
 
-def _register_loads(kernel: Kernel, text: str) -> Iterator[tuple[str, int]]:
-    """Registers that ``text``, a piece of a kernel, loads from global memory, and where."""
-    for found in places(_ASSIGNED, text):
+def _is_read_first(name: str, earlier: str) -> bool:
+    """Whether ``earlier``, the beginning of a loop, reads ``name`` and does not declare it."""
+    word = re.escape(name)
+    if re.search(rf"\b(?!return\b)[A-Za-z_]\w*\s+{word}\b", earlier):
+        return False
+    return re.search(rf"\b{word}\b(?!\s*(?:\[[^\[\]]{{0,80}}\])*\s*=[^=])", earlier) is not None
+
+
+def _register_loads(kernel: Kernel) -> Iterator[tuple[str, int]]:
+    """Registers that are loaded from global memory, and where."""
+    text = kernel.body.text
+    for found in _ASSIGNED.finditer(text):
         if LOAD.match(found[2]):
             yield found[1], found.start()
     for found in places(TAKEN, text):
