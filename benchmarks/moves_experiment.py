@@ -125,8 +125,11 @@ def allowed(held: frozenset[Technique], family: str) -> list[Technique]:
     ]
 
 
-def plan() -> dict[str, Any]:
+def plan(known: Mapping[str, frozenset[Technique]] | None = None) -> dict[str, Any]:
     """Parents and the moves drawn from each, with the probability of each move to be drawn.
+
+    Args:
+        known: techniques of kernels by hash as they were read when a plan was drawn; those of others are read now.
 
     Raises:
         BadInputError: the logs hold too few parents or families.
@@ -141,7 +144,8 @@ def plan() -> dict[str, Any]:
     cells, parents, families = [], 0, set()
     for operator, when, entry in _spread(pool):
         sha, family = entry.step.candidate_sha256, entry.started.task.family
-        held = techniques(RunLog.open(entry.run).candidate(sha))
+        recorded = (known or {}).get(sha)
+        held = techniques(RunLog.open(entry.run).candidate(sha)) if recorded is None else recorded
         options = allowed(held, family)
         if len(options) < MOVES or parents == PARENTS:
             continue
