@@ -4,7 +4,7 @@
 
 The labels, ``{sha256 of a candidate: [technique, ...]}``, lie in benchmarks/techniques_labels.json. ``shipped``: 62
 kernels of the shipped logs, labelled before the program read them; the rules were then fitted to these kernels.
-``checked`` and ``later``: answers of the experiment on moves (h200-moves), labelled for the ten techniques of CHECKED
+``checked`` and ``later``: answers of the experiment on moves (moves-h200), labelled for the ten techniques of CHECKED
 alone. ``checked`` is the half of the first 120 that seed 14 drew, labelled before the rules of
 artifacts/features/conduct.py and values.py were written; its misses were looked at while they were. ``later`` are 22
 of the other half, labelled once the rules stood and before these had read them; most misses were then mended. Kernels
