@@ -182,3 +182,8 @@ def test_ci_runs_exactly_make_test() -> None:
 
 def test_the_commands_are_listed_in_alphabetical_order() -> None:
     assert list(COMMANDS) == sorted(COMMANDS)
+
+
+def test_the_examples_stay_small_enough_for_a_clone() -> None:
+    size = sum(path.stat().st_size for path in (ROOT / "examples").rglob("*") if path.is_file())
+    assert size <= 8 << 20, "pack finished runs: htam logs pack RUN"
