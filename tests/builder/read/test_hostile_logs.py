@@ -320,6 +320,7 @@ def test_fields_refuse_or_return_but_never_raise_anything_else(value):
         "import torch\nx = f'" + "{a:{b}}" * 40_000 + "'",
         "@triton.jit " * 30_000,
     ],
+    ids=lambda code: f"{code[:30]!r} and so on",
 )
 def test_source_made_to_be_slow_is_read_and_described_or_quarantined(samples, tmp_path, code):
     """Each took minutes or gigabytes once; whoever is slow again runs into the time limit of all tests."""
