@@ -494,6 +494,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the analysis in benchmarks/results/moves.json")
     options = parser.parse_args()
     if options.stage == "plan":
+        if PLAN.exists():
+            parser.error(f"{PLAN.name} was drawn and answered; another draw is another experiment: remove it first")
         PLAN.write_text(json.dumps(plan(), indent=1) + "\n", encoding="utf-8")
         print(f"written to {PLAN.name}")
         return

@@ -177,8 +177,12 @@ def ours(candidates: Sequence[PublishedCandidate], options: argparse.Namespace, 
 def kernelbench(
     candidates: Sequence[PublishedCandidate], options: argparse.Namespace, results: Results, deadline: float
 ) -> dict[str, Any]:
-    """A sample through KernelBench's own function, one after the other, each built in a fresh process."""
+    """A sample through KernelBench's own function, one after the other, each built in a fresh process.
+
+    Candidates without a verdict in time count in ``asked`` and ``seconds``, so the rate is theirs too.
+    """
     seconds: list[float] = []
+    verdicts = 0
     for candidate in candidates:
         left = min(deadline - time.monotonic(), options.kernelbench_timeout_s)
         if left < 1:
@@ -187,9 +191,11 @@ def kernelbench(
         said = verdict_of(options.checkout, candidate.task.source, candidate.source, timeout_s=left)
         seconds.append(time.monotonic() - start)
         row = {"side": "kernelbench", "candidate": candidate.name, "seconds": round(seconds[-1], 1)}
-        results.add(row | _their_row(said, left))
-    per_hour = round(len(seconds) * 3600 / sum(seconds), 1) if seconds else None
-    return {"verdicts": len(seconds), "seconds": round(sum(seconds), 1), "per_hour": per_hour}
+        row |= _their_row(said, left)
+        verdicts += row["outcome"] in _VERDICTS
+        results.add(row)
+    per_hour = round(verdicts * 3600 / sum(seconds), 1) if verdicts else None
+    return {"asked": len(seconds), "verdicts": verdicts, "seconds": round(sum(seconds), 1), "per_hour": per_hour}
 
 
 def _their_row(said: OtherVerdict | None, left: float) -> dict[str, Any]:

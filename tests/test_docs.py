@@ -16,6 +16,7 @@ PAGES = [
 
 LLM = "docs/reference/llm.md"
 EVALUATION, EXAMPLES = "docs/reference/evaluation.md", "examples/logs/README.md"
+MOVES = "docs/results/moves.md"
 MEMORY = "docs/explanation/memory.md"
 EXPERIENCE = "docs/decisions/0009-tell-the-devices-own-record.md"
 RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as `eager_fp32` with the memory and {:.2f}× without it"
@@ -71,6 +72,10 @@ FIGURES = [
     (EVALUATION, "at most {:.1f} GiB in both", "published-sizes", ("most_gib",)),
     (EVALUATION, "{:.2f} s, sandbox and CUDA context", "profile-h200", ("fresh_process_median_s",)),
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
+    (MOVES, "| all | {:.3f} [{:.3f}, {:.3f}] | {} |", "moves/all", ("value", "t_low", "t_high", "operators")),
+    (MOVES, "never saw the operator orders {:.3f}", "moves/siblings", ("state_and_move",)),
+    (MOVES, "{:.3f} [{:.3f}, {:.3f}] (resampled", "moves/siblings", ("mean_over_operators", "t_low", "t_high")),
+    (MOVES, "orders {:.3f} (p = {:.3f})", "moves/siblings", ("shuffled", "p_shuffled")),
     ("docs/how-to/gpu-hosts.md", "did {:.2f} × the evaluations", "two-gpus-h200", ("ratio",)),
 ]
 """Page, what it says with places for figures, result file and place in it, names of the figures there."""

@@ -1,6 +1,6 @@
 """What kernels do over time: who loads and who computes, what is on its way meanwhile, which tiles come next.
 
-Read from statements and from where values come from; names of variables say nothing here.
+Read from statements and from where values come from. Names say nothing here, but for shared arrays that hold results.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from optimizer.evaluation.sandbox.channel import Channel, ChannelClosedError
 from optimizer.evaluation.sandbox.enter import Policy, enter, hide_other_devices, show_device
 from optimizer.evaluation.sandbox.own_kernels import OwnKernels
 from optimizer.evaluation.sandbox.session import CandidateError, Session
+from optimizer.evaluation.sandbox.transport import NotSharedError
 
 _ERROR_LIMIT = 4000
 _BUILDER_NICE = 10
@@ -131,6 +132,8 @@ def answer(session: Session, message: dict[str, Any], fds: list[int]) -> dict[st
         return {**_error("timeout", f"building: {problem}"), "final": True}
     except CandidateError as problem:
         return _error(problem.kind, str(problem))
+    except NotSharedError as problem:
+        return _error("infra_error", str(problem))
     except (KeyboardInterrupt, SystemExit) as problem:
         return _error("runtime_error", f"the candidate ended its process: {problem!r}")
     except Exception as problem:  # noqa: BLE001 - anything may come out of a candidate

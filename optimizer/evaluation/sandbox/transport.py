@@ -25,6 +25,10 @@ _MOST_BYTES = 128 << 20
 _GRAIN = 64
 
 
+class NotSharedError(Exception):
+    """This process can not map the memory that it was given; that says nothing about a candidate."""
+
+
 class Link(Protocol):
     """How a verifier talks to its sandbox; implemented by ``SandboxClient``."""
 
@@ -146,13 +150,17 @@ class SandboxEnd:
         self._offered: Stream | None = None
 
     def use(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Take the descriptor of a new buffer that came with a request."""
+        """Take the descriptor of a new buffer that came with a request.
+
+        Raises:
+            NotSharedError: the device's driver refuses it here.
+        """
         if buffer := message.get("buffer"):
             if self._buffer is not None:
                 self._buffer.close()
             fd = os.dup(fds[0])
             if buffer["device"]:
-                self._buffer = DeviceMemory(fd, buffer["size"])
+                self._buffer = _mapped(fd, buffer["size"])
             else:
                 self._buffer = SharedBuffer(fd, pinned=self._device == "cuda")
 
@@ -204,6 +212,13 @@ def _new_buffer(size: int, device: str) -> SharedBuffer | DeviceMemory:
         with contextlib.suppress(OSError):
             return DeviceMemory.of_size(size)
     return SharedBuffer.of_size(size, pinned=device == "cuda")
+
+
+def _mapped(fd: int, size: int) -> DeviceMemory:
+    try:
+        return DeviceMemory(fd, size)
+    except OSError as problem:
+        raise NotSharedError(f"the device's memory cannot be mapped by the sandbox: {problem}") from problem
 
 
 def _pickled(template: Any) -> str:

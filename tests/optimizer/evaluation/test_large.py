@@ -14,6 +14,7 @@ from optimizer.evaluation.sandbox import torch_state
 from optimizer.evaluation.sandbox.session import facts_of
 from optimizer.evaluation.sandbox.values import map_tensors
 from optimizer.evaluation.verify import correctness, tolerance
+from optimizer.evaluation.verify.correctness import PlainTrial
 from optimizer.evaluation.verify.reference import Reference
 from optimizer.evaluation.verify.task_module import load_task_module
 from optimizer.evaluation.verify.tolerance import bounds_of, mismatch, powerless_controls, shares_of, tolerance_for
@@ -98,6 +99,8 @@ def test_an_answer_that_is_not_kept_is_asked_for_natively_and_still_tells_right_
     assert bounds.absolute == pytest.approx(exact_bounds.absolute, rel=1e-3)
     assert mismatch(first.exact_tensors[0].float(), native, bounds) == ""
     assert mismatch(native.bfloat16().float(), native, bounds) != ""
+    trial = PlainTrial(case=case, bounds=[], held=None, ask=lambda: reference.native_answer(case))
+    assert trial.answer is not trial.answer
 
 
 def test_nothing_waits_for_a_search_for_cycles() -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimizer.evaluation.sandbox import transport
 from optimizer.evaluation.sandbox.channel import Channel, ChannelClosedError, ChannelTimeoutError, channel_pair
 from optimizer.evaluation.sandbox.digest import digests
+from optimizer.evaluation.sandbox.main import answer
 from optimizer.evaluation.sandbox.shared_buffers import SharedBuffer, SharedBufferError, Stream, parts_of
 from optimizer.evaluation.sandbox.transport import SandboxEnd, VerifierEnd
 from optimizer.evaluation.sandbox.values import join, split
@@ -209,6 +212,21 @@ def test_nobody_can_change_the_size_of_a_window() -> None:
         with pytest.raises(PermissionError):
             os.ftruncate(window.fd, size)
     window.close()
+
+
+def test_memory_that_a_sandbox_cannot_map_says_nothing_about_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(fd: int, size: int) -> None:
+        os.close(fd)
+        raise OSError("cuMemMap failed with 801")
+
+    monkeypatch.setattr(transport, "DeviceMemory", refused)
+    fd = os.memfd_create("allocation")
+    message = {"do": "call", "buffer": {"device": True, "size": 8}}
+    session: Any = SimpleNamespace(source="", handle=SandboxEnd("cuda").use)
+    reply = answer(session, message, [fd])
+    os.close(fd)
+    assert reply["error"] == "infra_error"
+    assert "cuMemMap failed with 801" in reply["text"]
 
 
 def test_split_and_join_are_inverse() -> None:
