@@ -99,7 +99,8 @@ class Cluster:
         """Process ids of the workers in the middle of a job."""
         with Client(self.address, set_as_default=False) as client:
             pids, stacks = client.run(os.getpid), client.call_stack()
-            return {pids[worker] for worker in stacks}
+            # A worker can join between the two questions: it is seen the next time.
+            return {pids[worker] for worker in stacks if worker in pids}
 
     def size(self) -> int:
         """Workers that have joined."""
