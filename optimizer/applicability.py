@@ -31,6 +31,9 @@ BY_PROGRAM = frozenset({"parameter_tuning"})
 NARROWING = frozenset({"precision.half_precision", "precision.fp8_quantization"})
 """Strategies that give up precision. Tensor cores do not: products of operands that are split into parts keep it."""
 MATRIX_UNITS = frozenset({"precision"})
+PRODUCTS = frozenset({"precision.tensor_cores"})
+NO_PRODUCTS = frozenset({"elementwise", "loss", "normalization", "pooling", "reduction", "scan", "softmax", "sort"})
+"""Families of operators in which nothing is multiplied that a matrix unit could take."""
 WIDE = frozenset({"float32", "float64"})
 """Input types whose precision the rules of an answer demand."""
 
@@ -65,8 +68,13 @@ def inapplicable(direction_id: str, state: State) -> str:
 
 
 def barred(strategy_id: str, state: State) -> bool:
-    """Whether a strategy is never to be offered in ``state``: forbidden, for a program, or at the cost of precision."""
+    """Whether a strategy is never to be offered in ``state``.
+
+    It is forbidden, for a program, needs products where the operator has none, or comes at the cost of precision.
+    """
     if strategy_id in FORBIDDEN or strategy_id.partition(".")[0] in BY_PROGRAM:
+        return True
+    if strategy_id in PRODUCTS and state.family in NO_PRODUCTS:
         return True
     return strategy_id in NARROWING and state.dtype in WIDE
 

@@ -29,7 +29,7 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.records import Effect
 from artifacts.statistics import LEAST_TASKS
 from artifacts.trajectory import State
-from optimizer.applicability import EXAMINING, MENDING, barred
+from optimizer.applicability import EXAMINING, MENDING, NO_PRODUCTS, barred
 from optimizer.prompting.strategies import StrategyTexts, nearness
 from optimizer.prompting.text import brief
 
@@ -111,10 +111,14 @@ class DeviceExperience:
         return tuple(sorted(found, key=lambda record: -record.effect.n)[:MOST_RECORDS])
 
     def examples(self, state: State) -> tuple[Step, ...]:
-        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left."""
+        """Steps that gained most from states like ``state``, no two of one idea; gains count as far as any is left.
+
+        Of operators with products only where this one may have some: they gained by these.
+        """
         scored = sorted(_by_worth(*self._telling, state), key=lambda item: (-item[0], item[1]["transition_id"]))
+        able = (row for _, row in scored if state.family not in NO_PRODUCTS or row["state_family"] in NO_PRODUCTS)
         chosen: list[dict[str, Any]] = []
-        for _, row in scored:
+        for row in able:
             if len(chosen) < EXAMPLES and not barred(row["strategy_id"], state) and _fresh(row, chosen):
                 chosen.append(row)
         return tuple(_step(row, gain=row["reward"]) for row in chosen)

@@ -7,6 +7,7 @@ were measured to work. A model that sees them can start where earlier runs ended
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,6 @@ from artifacts.task import operator_name
 from artifacts.trajectory import State
 from optimizer.evaluation.guard.static import check_source
 from optimizer.prompting.device_experience import LEAST_GAIN, TRUSTED
-from optimizer.prompting.strategies import nearness
 from optimizer.tasks import Task
 
 TECHNIQUES = frozenset(
@@ -37,19 +37,17 @@ TECHNIQUES = frozenset(
 """Techniques that are worth seeing in code; of the others the name says it all."""
 HEAVY = frozenset(("torch_matmul", "torch_convolution", "torch_attention", "torch_recurrent", "torch_sort"))
 """What decides how a kernel is built, where a reference has it; it counts :data:`HEAVY_WEIGHT` times."""
+LIGHT = frozenset(("torch_activation", "transposed"))
+"""What goes along with anything else."""
 HEAVY_WEIGHT = 3
-OTHER_DTYPE = 0.6
-"""Factor on kernels for another dtype."""
-UNNAMED = 0.5
-"""Similarity of two operators whose references call nothing of torch that has a name."""
-BY_NEARNESS = (1.0, 0.5, 0.0)
-"""Similarity of the same operator family, of its kin, of others."""
-LEAST_SIMILARITY = 0.6
-"""Of parts and family together, out of 2; kinship alone is too little."""
 MOST_PROGRESS = 1.5
 """Log2 gain of a search from which more counts no more."""
+LEAST_WORTH = 0.3
+"""Likeness times progress from which a kernel is worth the length of a prompt: 1.23 times, were all of it to carry."""
 CHECKED = 20
-"""Kernels that the guard is asked about at most, the most similar first."""
+"""Kernels that the guard is asked about at most, the best first."""
+_PRODUCT = re.compile(r"[\w)\]] *@ *\(?\w")
+_TRANSPOSED = re.compile(r"ConvTranspose\dd|conv_transpose\dd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +88,12 @@ class VerifiedKernel:
             return True
         return self.step.reference.split() == task.source.split()
 
-    def worth(self, task: Task, state: State) -> tuple[float, float]:
-        """Similarity of operators times progress of the search, and its speed to decide between equals."""
+    def worth(self, task: Task, state: State) -> tuple[bool, float, float]:
+        """Whether it computes in the task's precision, likeness times progress of the search, and its speed."""
         there = self.step.state
-        similar = _overlap(self.parts, parts(task.source)) + BY_NEARNESS[nearness(there.family, state.family)]
-        dtype = 1.0 if there.dtype == state.dtype else OTHER_DTYPE
-        return (similar >= LEAST_SIMILARITY) * similar * dtype * min(MOST_PROGRESS, self.progress), self.speed
+        same = UNKNOWN in (there.dtype, state.dtype) or there.dtype == state.dtype
+        likeness = _likeness(self.parts, parts(task.source), of_family=there.family == state.family)
+        return same, likeness * min(MOST_PROGRESS, self.progress), self.speed
 
 
 class ReferenceKernels:
@@ -108,9 +106,10 @@ class ReferenceKernels:
         self._ranked: dict[tuple[str, str, str, str], list[VerifiedKernel]] = {}
 
     def nearest(self, task: Task, state: State) -> ReferenceKernel | None:
-        """The kernel of another operator like that of ``task``, of several the one whose search gained most.
+        """The kernel of another operator that does what ``task`` needs, in its precision before others.
 
-        None when there is none like it, or when the code at ``state`` has every technique (:data:`TECHNIQUES`) of it.
+        Of several the one most like it whose search gained most. None when there is none worth its length, or when the
+        code at ``state`` has every technique (:data:`TECHNIQUES`) of it.
         """
         kernels = self._of_memory(task, state)
         found = next((kernel for kernel in kernels if allowed(kernel.step.kernel, self._backend)), None)
@@ -156,7 +155,9 @@ def allowed(kernel: str, backend: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def parts(reference: str) -> frozenset[str]:
     """What an operator is made of, as far as its reference leaves it to torch."""
-    return frozenset(name for name in code_features(reference).names if name.startswith("torch_"))
+    found = {name for name in code_features(reference).names if name.startswith("torch_")}
+    found |= {"torch_matmul"} if _PRODUCT.search(reference) else set()
+    return frozenset(found | {"transposed"} if _TRANSPOSED.search(reference) else found)
 
 
 def _verified(steps: Iterable[Transition]) -> Iterator[VerifiedKernel]:
@@ -176,13 +177,24 @@ def _verified(steps: Iterable[Transition]) -> Iterator[VerifiedKernel]:
 def _ranked(kernels: Iterable[VerifiedKernel], task: Task, state: State) -> list[VerifiedKernel]:
     """Those of ``kernels`` that are worth something for ``task`` and do not compute the very same, best first."""
     found = [(kernel.worth(task, state), kernel) for kernel in kernels if not kernel.computes(task)]
-    able = sorted((item for item in found if item[0][0]), key=lambda item: item[0], reverse=True)
+    able = sorted((item for item in found if item[0][1] >= LEAST_WORTH), key=lambda item: item[0], reverse=True)
     return [kernel for _, kernel in able[:CHECKED]]
 
 
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    """Weighted share of what two operators have in common, 0 to 1."""
-    return _weight(one & other) / _weight(one | other) if one | other else UNNAMED
+def _likeness(one: frozenset[str], other: frozenset[str], *, of_family: bool) -> float:
+    """Weighted share of what two operators have in common, 0 to 1; 0 where what decides their design differs.
+
+    Where only light parts or none have a name, the families have to be the same.
+    """
+    core = _core(one) & _core(other)
+    if not core:
+        return float(of_family and not _core(one) | _core(other))
+    return _weight(one & other) / _weight(one | other)
+
+
+def _core(names: frozenset[str]) -> frozenset[str]:
+    """What decides how a kernel for these parts is built."""
+    return names & HEAVY or names - LIGHT
 
 
 def _weight(names: frozenset[str]) -> int:

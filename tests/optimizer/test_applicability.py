@@ -43,10 +43,15 @@ def test_narrower_numbers_are_barred_where_the_task_is_wide(dtype: str, softmax_
 
 
 def test_tensor_cores_are_open_to_wide_tasks_because_split_operands_keep_their_precision(softmax_state: State) -> None:
-    on_gpu = replace(softmax_state, arch="sm_90", dtype="float32")
+    on_gpu = replace(softmax_state, arch="sm_90", dtype="float32", family="matmul")
     assert not barred("precision.tensor_cores", on_gpu)
     assert inapplicable("precision", on_gpu) == ""
     assert "float32" in inapplicable("precision", replace(on_gpu, arch="cpu"))
+
+
+@pytest.mark.parametrize(("family", "pointless"), [("reduction", True), ("elementwise", True), ("fusion", False)])
+def test_matrix_units_are_for_operators_with_products(family: str, pointless: bool, softmax_state: State) -> None:
+    assert barred("precision.tensor_cores", replace(softmax_state, family=family)) is pointless
 
 
 def test_what_hands_the_work_back_is_never_offered(memory: Memory, softmax_state: State) -> None:

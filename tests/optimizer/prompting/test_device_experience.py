@@ -17,7 +17,7 @@ from optimizer.arms.shuffled import shuffled
 from optimizer.prompting.device_experience import EXAMPLES, LONGEST, DeviceExperience, evidence
 from optimizer.prompting.strategies import StrategyTexts
 
-HERE = {"arch": "sm_90", "language": Language.CUDA}
+HERE = {"arch": "sm_90", "language": Language.CUDA, "family": "softmax"}
 
 
 @pytest.fixture
@@ -102,19 +102,27 @@ def test_steps_of_the_own_family_come_first_and_one_idea_once(memory: Memory, st
     steps = [
         step(memory, 1, 0.6, "move the products to tensor cores in split parts", family="matmul"),
         step(memory, 2, 0.6, "move all products to tensor cores in split parts", family="convolution"),
-        step(memory, 3, 0.5, "keep whole rows resident on one multiprocessor", family="softmax"),
+        step(memory, 3, 0.5, "keep whole rows resident on one multiprocessor", family="fusion"),
     ]
-    found = known_here(memory, steps).examples(state)
+    found = known_here(memory, steps).examples(replace(state, family="fusion"))
     assert [example.operator for example in found] == ["operator_3", "operator_1"]
+
+
+def test_steps_on_products_are_no_examples_for_operators_without_any(memory: Memory, state: State) -> None:
+    product = step(memory, 1, 2.0, "split products for matrix units", family="matmul")
+    rows = step(memory, 2, 0.3, "hold rows in registers once", family="reduction")
+    known = known_here(memory, [product, rows])
+    assert [example.operator for example in known.examples(state)] == ["operator_2"]
+    assert len(known.examples(replace(state, family="fusion"))) == 2
 
 
 def test_a_large_gain_counts_no_more_than_what_is_left(memory: Memory, state: State) -> None:
     steps = [
         step(memory, 1, 2.9, "split products for matrix units", family="matmul"),
-        step(memory, 2, 0.3, "hold rows in registers once", family="reduction"),
+        step(memory, 2, 0.3, "hold rows in registers once", family="fusion"),
     ]
-    known = known_here(memory, steps)
-    far, near = replace(state, fraction_of_bound=0.05), replace(state, fraction_of_bound=0.85)
+    known, chain = known_here(memory, steps), replace(state, family="fusion")
+    far, near = replace(chain, fraction_of_bound=0.05), replace(chain, fraction_of_bound=0.85)
     assert [example.operator for example in known.examples(far)] == ["operator_1", "operator_2"]
     assert [example.operator for example in known.examples(near)] == ["operator_2", "operator_1"]
 

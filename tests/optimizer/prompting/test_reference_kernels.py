@@ -20,6 +20,9 @@ from optimizer.tasks import Task
 HERE: dict[str, Any] = {"arch": "sm_90", "language": Language.CUDA, "dtype": "float32"}
 MATMUL = "import torch\ndef forward(x, y):\n    return torch.matmul(x, y)\n"
 LINEAR = "import torch\ndef forward(x, w):\n    return torch.relu(torch.nn.functional.linear(x, w))\n"
+CONVOLUTION = "import torch\ndef forward(x, w):\n    return torch.nn.functional.conv2d(x, w)\n"
+TRANSPOSED = "import torch\ndef forward(x, w):\n    return torch.relu(torch.nn.functional.conv_transpose2d(x, w))\n"
+SIGMOID = "import torch\ndef forward(x):\n    return torch.sigmoid(x)\n"
 SOFTMAX = "import torch\ndef forward(x):\n    return torch.softmax(x, -1)\n"
 KERNEL = '__global__ void own(float* y) {{ asm volatile("mma.sync.aligned.m16n8k8 // {}"); }}\n'
 
@@ -72,6 +75,36 @@ def test_an_operator_made_of_the_same_parts_is_nearest(memory: Memory, state: St
     offers = (offer(memory, "linear", LINEAR), offer(memory, "product", MATMUL), offer(memory, "softmax", SOFTMAX))
     assert nearest(memory, state, *offers) == "product"
     assert nearest(memory, state, *offers, source=LINEAR) == "linear"
+
+
+@pytest.mark.parametrize("source", [SIGMOID, SOFTMAX, CONVOLUTION], ids=["activation", "softmax", "convolution"])
+def test_a_family_that_is_the_same_in_name_makes_no_kernel_alike(memory: Memory, state: State, source: str) -> None:
+    fused = replace(state, family="fusion")
+    assert nearest(memory, fused, offer(memory, "gated", LINEAR, 2.0, family="fusion"), source=source) == ""
+
+
+def test_a_transposed_convolution_is_nearest_to_another(memory: Memory, state: State) -> None:
+    offers = (offer(memory, "plain", CONVOLUTION, 1.1), offer(memory, "transposed", TRANSPOSED, 1.1))
+    assert nearest(memory, state, *offers, source=TRANSPOSED.replace("relu", "tanh")) == "transposed"
+    assert nearest(memory, state, *offers, source=CONVOLUTION.replace("x, w", "w, x")) == "plain"
+
+
+def test_a_product_in_signs_is_a_product(memory: Memory, state: State) -> None:
+    signs = "import torch\ndef forward(x, y):\n    return x @ y\n"
+    assert nearest(memory, state, offer(memory, "product", MATMUL), source=signs) == "product"
+    decorated = "import torch\nx = 1\n@torch.no_grad()\ndef forward(x):\n    return torch.softmax(x, -1)\n"
+    assert nearest(memory, state, offer(memory, "product", MATMUL), source=decorated) == ""
+
+
+def test_a_kernel_in_the_precision_of_the_task_goes_first(memory: Memory, state: State) -> None:
+    offers = (offer(memory, "single", MATMUL, 1.5), offer(memory, "half", MATMUL, 0.5, dtype="bfloat16"))
+    assert nearest(memory, replace(state, dtype="bfloat16"), *offers) == "half"
+    assert nearest(memory, state, *offers) == "single"
+
+
+def test_a_kernel_that_can_carry_little_is_not_worth_its_length(memory: Memory, state: State) -> None:
+    assert nearest(memory, state, offer(memory, "product", MATMUL, 0.29)) == ""
+    assert nearest(memory, state, offer(memory, "product", MATMUL, 0.31)) == "product"
 
 
 def test_of_equals_the_one_whose_search_gained_more_is_shown(memory: Memory, state: State) -> None:
