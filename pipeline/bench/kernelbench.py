@@ -14,8 +14,9 @@ from artifacts.measurement import Measurement, Outcome
 from optimizer.tasks import Task, load_task
 
 _TASK = re.compile(r"(\d+)_.*\.py")
-_CANDIDATE = re.compile(r"level_(\d+)_problem_(\d+)(?:_sample_(\d+))?(?!\d).*\.py")
-"""Names in KernelBench's run folders (``level_1_problem_3_sample_0_kernel.py``), and the same without a sample."""
+_CANDIDATE = re.compile(r"(?:level_(\d+)_problem|kernelbench_(\d+))_(\d+)(?:_sample_(\d+))?(?!\d).*\.py")
+"""Names in KernelBench's run folders (``level_1_problem_3_sample_0_kernel.py``), the same without a sample, and those
+of winners in ``best`` of a run (``kernelbench_1_3_….py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +109,9 @@ def read_samples(folder: Path, problems: Sequence[Problem]) -> tuple[Sample, ...
         raise BadInputError(f"no folder at {folder}", "name the folder that holds the candidates")
     known = {(problem.level, problem.number): problem for problem in problems}
     numbered: dict[tuple[int, int], dict[int, Path]] = defaultdict(dict)
-    for path, match in sorted(_candidates(folder), key=lambda pair: (pair[1][3] is None, pair[0].name)):
-        samples = numbered[int(match[1]), int(match[2])]
-        number = len(samples) if match[3] is None else int(match[3])
+    for path, match in sorted(_candidates(folder), key=lambda pair: (pair[1][4] is None, pair[0].name)):
+        samples = numbered[int(match[1] or match[2]), int(match[3])]
+        number = len(samples) if match[4] is None else int(match[4])
         if number in samples:
             raise BadInputError(f"{samples[number].name} and {path.name} are one sample", "rename one of them")
         samples[number] = path

@@ -51,7 +51,8 @@ def _numbers(context: click.Context, option: click.Parameter, text: str) -> tupl
     "folder",
     required=True,
     type=click.Path(path_type=Path),
-    help="Candidates: level_L_problem_P*.py, or a run folder of KernelBench (level_L_problem_P_sample_S_kernel.py).",
+    help="Candidates: level_L_problem_P*.py, a run folder of KernelBench (level_L_problem_P_sample_S_kernel.py), or "
+    "RUN/best of htam optimize.",
 )
 @click.option("--levels", default="1,2,3", show_default=True, callback=_numbers, help="Levels of the benchmark.")
 @click.option("--tasks", default="", callback=_numbers, help="Problems of each level, e.g. 1,5,9-12 [default: all].")

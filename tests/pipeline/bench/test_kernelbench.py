@@ -13,6 +13,8 @@ import pytest
 
 from artifacts.errors import BadInputError
 from artifacts.measurement import Measurement, Outcome
+from artifacts.task import kernelbench_task
+from optimizer.run.winners import winner_name
 from pipeline.bench.evaluating import until
 from pipeline.bench.kernelbench import read_problems, read_samples
 
@@ -72,6 +74,12 @@ def candidates(folder: Path, *names: str) -> Path:
 
 def named(checkout: Path, folder: Path) -> list[str]:
     return [sample.name for sample in read_samples(folder, read_problems(checkout, (1,)))]
+
+
+def test_winners_of_an_own_run_are_candidates(checkout: Path, tmp_path: Path) -> None:
+    assert winner_name(kernelbench_task(1, "36_RMSNorm_.py").task_id) == "kernelbench_1_36_rmsnorm"
+    folder = candidates(tmp_path / "best", "kernelbench_1_2_tanh.py", "kernelbench_1_1_relu.py")
+    assert named(checkout, folder) == ["level_1_problem_1_sample_0", "level_1_problem_2_sample_0"]
 
 
 def test_a_run_folder_of_kernelbench_gives_its_samples_in_order(checkout: Path, tmp_path: Path) -> None:
