@@ -166,6 +166,10 @@ def _by_name(level: int | None, slug: str) -> tuple[int, str] | None:
         levels = (int(first), 1, 2, 3, 4)
     else:
         levels = (1, 2, 3, 4)
+    for at, number in ((at, number) for at in levels for number in (second, first) if number):
+        slug_there = _tasks().get((at, number.lstrip("0")), "")
+        if _squeeze(slug_there.partition("_")[2]) == _squeeze(bare):
+            return at, slug_there  # two names of the suite stand at two numbers each
     names = ((at, _tasks().get((at, _squeeze(bare))) or _cut_off(at, bare)) for at in levels)
     return next(((at, name) for at, name in names if name), None)
 

@@ -1,3 +1,5 @@
+from importlib import resources
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,13 @@ def test_a_heavy_operator_alone_is_itself(name, family):
 )
 def test_an_operator_has_one_name_in_every_suite(one, other, same):
     assert (operator_name(one) == operator_name(other)) is same
+
+
+def test_every_task_of_the_suite_is_itself_under_its_own_file_name() -> None:
+    table = resources.files("artifacts").joinpath("kernelbench_tasks.txt").read_text(encoding="utf-8")
+    tasks = [(int(level), slug) for level, slug in (line.split()[:2] for line in table.splitlines())]
+    assert len(tasks) >= 250
+    for level, slug in tasks:
+        wanted = f"kernelbench/{level}/{slug}"
+        assert kernelbench_task(level, f"{slug}.py").task_id == wanted
+        assert kernelbench_task(None, f"{level}_{slug}").task_id == wanted
