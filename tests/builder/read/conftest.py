@@ -586,7 +586,37 @@ def steps(root: Path) -> Path:
     return path
 
 
+def session(root: Path) -> Path:
+    """Five versions of a kernel: two that pass, one that fails between them, one more, and one that sed changed."""
+    code = triton_kernel("first")
+    messages = [("user", [{"type": "text", "text": "Write a faster softmax to kernel.py, check it with check.py."}])]
+    told: list[tuple[str, dict[str, object], str]] = [
+        ("Write", {"file_path": "/work/23_Softmax/kernel.py", "content": code}, "File created"),
+        ("Bash", {"command": "uv run python check.py 2>&1 | tail -3 && python bench.py"}, "PASS\nlatency: 0.050 ms"),
+        ("Edit", {"old_string": "first", "new_string": "second", "replace_all": True}, "updated"),
+        ("Bash", {"command": "python check.py"}, "FAIL: output mismatch, max 0.5"),
+        ("Edit", {"old_string": "second", "new_string": "third", "replace_all": True}, "updated"),
+        ("Bash", {"command": "python check.py; python bench.py"}, "PASS\nlatency: 0.020 ms"),
+        ("Edit", {"old_string": "third", "new_string": "fourth", "replace_all": True}, "updated"),
+        ("Bash", {"command": "cd /work && python check.py && python bench.py"}, "PASS\nlatency: 0.016 ms"),
+        ("Bash", {"command": "sed -i s/fourth/fifth/ kernel.py"}, ""),
+        ("Bash", {"command": "python check.py && python bench.py"}, "PASS\nlatency: 0.010 ms"),
+    ]
+    for number, (name, given, answer) in enumerate(told):
+        given.setdefault("file_path", "/work/23_Softmax/kernel.py")
+        call = {"type": "tool_use", "id": str(number), "name": name, "input": given}
+        messages.append(("assistant", [{"type": "text", "text": f"Use idea {number} now."}, call]))
+        messages.append(("user", [{"type": "tool_result", "tool_use_id": str(number), "content": answer}]))
+    lines = [
+        {"type": role, "sessionId": "a1", "message": {"role": role, "content": content}} for role, content in messages
+    ]
+    path = root / "session.jsonl"
+    put(path, "\n".join(map(json.dumps, lines)))
+    return path
+
+
 SAMPLES = (
+    Sample("agent-session", session, 5, 4, 0, 1, 1, 1, 1),
     Sample("steps", steps, 5, 4, 0, 1, 1, 1, 1),
     Sample("ssnti1111", ssnti1111, 6, 5, 0, 1, 3, 0, 1),
     Sample("kernelbench-agentic", kernelbench_agentic, 4, 3, 0, 1, 1, 1, 0),
