@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import io
@@ -51,6 +52,17 @@ REFUSALS = {
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on use, so that ``htam --help`` answers at once."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As any group does, with the nearest name where there is no such command."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as wrong:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            wrong.message += f" Did you mean {near[0]!r}?" if near else ""
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of :data:`COMMANDS`."""

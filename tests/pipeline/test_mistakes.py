@@ -183,3 +183,10 @@ def test_characters_that_the_encoding_lacks_are_escaped() -> None:
 def test_a_device_that_torch_cannot_use_is_said() -> None:
     with pytest.raises(UnavailableError, match="device 'gpu9' cannot be used"):
         try_in_file(TASK, {}, "gpu9", 1)
+
+
+def test_a_command_that_is_almost_named_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert htam("optimise") == 2
+    assert "No such command 'optimise'. Did you mean 'optimize'?" in capsys.readouterr().err
+    assert htam("zzz") == 2
+    assert "Did you mean" not in capsys.readouterr().err
