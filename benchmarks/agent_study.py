@@ -155,7 +155,8 @@ def retime(options: argparse.Namespace) -> None:
         found = view(options.study, name)
         if name not in ratios and found is not None and found.status != "not finished":
             task, source = _winner(options.study, name)
-            ratios[name] = _timed(evaluator, task, source, options.backend).speedup() if source else 1.0
+            ratio = _timed(evaluator, task, source, options.backend).speedup() if source else 1.0
+            ratios[name] = ratio or 1.0
             kept.write_text(json.dumps(ratios), encoding="utf-8")
         print(f"{entry['operator']:<28} {entry['arm']:<10} {ratios.get(name, math.nan):.3f}", flush=True)
     evaluator.close()
@@ -165,9 +166,9 @@ def retime(options: argparse.Namespace) -> None:
     operators = sorted({operator for operator, _ in gains})
     result: dict[str, Any] = {"operators": {}, "pairs": {}}
     for one, other in PAIRS:
-        found = {operator: gains[operator, one] - gains[operator, other] for operator in operators}
-        result["operators"][f"{one}|{other}"] = {operator: 2**log for operator, log in found.items()}
-        result["pairs"][f"{one}|{other}"] = _factor(mean_interval(list(found.values())))
+        gained = {operator: gains[operator, one] - gains[operator, other] for operator in operators}
+        result["operators"][f"{one}|{other}"] = {operator: 2**log for operator, log in gained.items()}
+        result["pairs"][f"{one}|{other}"] = _factor(mean_interval(list(gained.values())))
     for name, figures in result["pairs"].items():
         print(f"{name:<20} {figures['ratio']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]")
     if options.out:
@@ -241,4 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -50,7 +50,8 @@ async def called(session: Path, tool: str, arguments: dict[str, Any]) -> tuple[b
             result = await client.call_tool(tool, arguments)
             while not result.is_error and tool in WAITING and result.structured_content["state"] == "running":
                 result = await client.call_tool("job", {"handle": result.structured_content["handle"], "wait_s": 50})
-        return not result.is_error, result.content[0].text if result.is_error else result.structured_content
+        said = [part.text for part in result.content if part.type == "text"]
+        return not result.is_error, said[0] if result.is_error else result.structured_content
 
 
 def main() -> int:

@@ -200,7 +200,11 @@ def main() -> None:
     splits = sorted({row.get("split", "all") for row in rows} | {"all"})
     for split in splits:
         part = [row for row in rows if split in ("all", row.get("split", "all"))]
-        figures = {"texts": len(part), "kmeans": kmeans(part, embedder), "alone": ours(part, [], embedder)}
+        figures: dict[str, Any] = {
+            "texts": len(part),
+            "kmeans": kmeans(part, embedder),
+            "alone": ours(part, [], embedder),
+        }
         if corpus:
             figures["with_corpus"] = ours(part, corpus, embedder)
         result["ami"][split] = figures

@@ -59,7 +59,7 @@ def one_size(size: int) -> dict[str, Any]:
     from builder.describe.logs import Corpus
 
     corpus, settings = Corpus(raw_transitions(size), ()), build.BuildSettings(name="synthetic", replay=False)
-    build.named_embedder = lambda name: InstantEmbedder()  # type: ignore[assignment]
+    build.named_embedder = lambda name: InstantEmbedder()  # type: ignore[assignment, attr-defined]
     with tempfile.TemporaryDirectory() as folder:
         store = MemoryStore(folder)
         start, cpu_start = time.perf_counter(), time.process_time()

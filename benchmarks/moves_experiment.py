@@ -239,7 +239,7 @@ def cells(model: str) -> list[tuple[Cell, LlmRequest]]:
 
 def children(answers: Mapping[str, LlmAnswer], model: str) -> list[tuple[Cell, str, str, LlmAnswer | None]]:
     """Cell, source of the child (empty for none), what its author says or why there is none, and the answer."""
-    found = []
+    found: list[tuple[Cell, str, str, LlmAnswer | None]] = []
     for cell, request in cells(model):
         answer = answers.get(request.key)
         if answer is None:

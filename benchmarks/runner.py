@@ -134,5 +134,7 @@ def row(found: Measurement) -> dict[str, Any]:
 
 def median_difference(first: dict[str, Any], second: dict[str, Any]) -> float:
     """Median over the jobs of both of how far their two times are apart, as a share of the shorter one."""
-    times = [(own["median_us"], second[name]["median_us"]) for name, own in first.items() if name in second]
+    times: list[tuple[float, float]] = [
+        (own["median_us"], second[name]["median_us"]) for name, own in first.items() if name in second
+    ]
     return statistics.median(abs(one - other) / min(one, other) for one, other in times if one and other)

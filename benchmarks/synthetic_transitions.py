@@ -142,7 +142,8 @@ class InstantEmbedder:
             found[row] = centres[idea] + 0.5 * _unit(
                 int(hashlib.sha256(text.encode()).hexdigest()[:8], 16), self.dimensions
             )
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        found /= np.linalg.norm(found, axis=1, keepdims=True)
+        return found
 
 
 def _unit(seed: int, dimensions: int) -> Vectors:

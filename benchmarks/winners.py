@@ -57,7 +57,7 @@ def jobs(settings: EvaluationSettings) -> Iterator[EvaluationJob]:
 def row(job_id: str, measurement: Measurement) -> dict[str, Any]:
     """One winner's figures, times in microseconds."""
     run, _, task = job_id.partition("|")
-    found = {
+    found: dict[str, Any] = {
         "task": task,
         "run": run,
         "outcome": measurement.outcome.value,

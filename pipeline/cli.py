@@ -61,8 +61,9 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as wrong:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            wrong.message += f" Did you mean {near[0]!r}?" if near else ""
-            raise
+            if not near:
+                raise
+            raise click.UsageError(f"{wrong.message} Did you mean {near[0]!r}?", ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of :data:`COMMANDS`."""
