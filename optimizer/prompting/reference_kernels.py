@@ -39,6 +39,8 @@ HEAVY = frozenset(("torch_matmul", "torch_convolution", "torch_attention", "torc
 """What decides how a kernel is built, where a reference has it; it counts :data:`HEAVY_WEIGHT` times."""
 LIGHT = frozenset(("torch_activation", "transposed"))
 """What goes along with anything else."""
+ROWS = frozenset(("torch_softmax", "torch_normalization", "torch_reduction", "torch_loss"))
+"""What is built alike: rows that are read, reduced and perhaps written; all of them have the part ``rows`` too."""
 HEAVY_WEIGHT = 3
 MOST_PROGRESS = 1.5
 """Log2 gain of a search from which more counts no more."""
@@ -157,6 +159,7 @@ def parts(reference: str) -> frozenset[str]:
     """What an operator is made of, as far as its reference leaves it to torch."""
     found = {name for name in code_features(reference).names if name.startswith("torch_")}
     found |= {"torch_matmul"} if _PRODUCT.search(reference) else set()
+    found |= {"rows"} if found & ROWS else set()
     return frozenset(found | {"transposed"} if _TRANSPOSED.search(reference) else found)
 
 

@@ -89,6 +89,12 @@ def test_a_transposed_convolution_is_nearest_to_another(memory: Memory, state: S
     assert nearest(memory, state, *offers, source=CONVOLUTION.replace("x, w", "w, x")) == "plain"
 
 
+def test_operators_on_rows_are_kin(memory: Memory, state: State) -> None:
+    norm = "import torch\ndef forward(x, w):\n    return torch.nn.functional.layer_norm(x, (8,), w)\n"
+    offers = (offer(memory, "norm", norm, 1.5), offer(memory, "product", MATMUL, 1.5))
+    assert nearest(memory, state, *offers, source=SOFTMAX) == "norm"
+
+
 def test_a_product_in_signs_is_a_product(memory: Memory, state: State) -> None:
     signs = "import torch\ndef forward(x, y):\n    return x @ y\n"
     assert nearest(memory, state, offer(memory, "product", MATMUL), source=signs) == "product"
