@@ -11,6 +11,7 @@ up a job that has lost several.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -76,8 +77,10 @@ class ClusterEvaluator:
         Raises:
             UnavailableError: there is no worker, one has no such device, or they differ.
         """
-        self._wait_for_worker()
-        names = {str(name) for name in self._client.run(_name_here, backend).values()}
+        names: set[str] = set()
+        while not names:  # whoever is there may be gone before it is asked
+            self._wait_for_worker()
+            names = {str(name) for name in self._client.run(_name_here, backend).values()}
         if len(names) > 1:
             raise UnavailableError(
                 f"workers of {self._address} measure on {' and '.join(sorted(names))}",
@@ -95,21 +98,28 @@ class ClusterEvaluator:
         self._client.close()
 
     def _next(self, done: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
-        """The next future that is done, or that was cancelled with its scheduler."""
+        """The next future that is done, such as one that took the last worker with it, or was cancelled."""
+        seen = time.monotonic()
         while True:
-            try:
+            with contextlib.suppress(queue.Empty):
                 return done.get(timeout=LOOK_S)
-            except queue.Empty:
-                self._wait_for_worker()
+            seen = self._last_seen(seen)
 
     def _wait_for_worker(self) -> None:
-        end = time.monotonic() + self._patience_s
+        seen = time.monotonic()
         while not self.workers:
-            if time.monotonic() > end:
-                raise UnavailableError(
-                    f"no worker serves {self._address}", f"start one: dask worker {self._address} --nworkers 1"
-                )
+            seen = self._last_seen(seen)
             time.sleep(LOOK_S)
+
+    def _last_seen(self, before: float) -> float:
+        """When a worker was there last, known to be ``before`` or later; raises when that is too long ago."""
+        if self.workers:
+            return time.monotonic()
+        if time.monotonic() > before + self._patience_s:
+            raise UnavailableError(
+                f"no worker serves {self._address}", f"start one: dask worker {self._address} --nworkers 1"
+            )
+        return before
 
 
 def evaluated(job: EvaluationJob) -> Measurement:

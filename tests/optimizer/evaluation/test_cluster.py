@@ -96,11 +96,13 @@ class Cluster:
         self.workers[process.pid] = process
 
     def at_work(self) -> set[int]:
-        """Process ids of the workers in the middle of a job."""
+        """Living workers in the middle of a job, as the scheduler knows them at one instant."""
         with Client(self.address, set_as_default=False) as client:
-            pids, stacks = client.run(os.getpid), client.call_stack()
-            # A worker can join between the two questions: it is seen the next time.
-            return {pids[worker] for worker in stacks if worker in pids}
+            # A lambda travels by value: the scheduler cannot import this file.
+            pids: set[int] = client.run_on_scheduler(
+                lambda dask_scheduler: {worker.pid for worker in dask_scheduler.workers.values() if worker.processing}
+            )
+            return pids & self.workers.keys()
 
     def size(self) -> int:
         """Workers that have joined."""
@@ -125,12 +127,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     until(lambda: processes_in(str(tmp_path)) == [])
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for what comes, however slow the machine is."""
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait for what comes, however slow the machine is, and return it: asked again it may be something else."""
     end = time.monotonic() + 600
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end
         time.sleep(0.05)
+    return found
 
 
 def processes_in(text: str) -> list[str]:
@@ -155,9 +158,9 @@ def searching(cluster: Cluster, jobs: list[EvaluationJob]) -> Iterator[Future[li
 def test_a_job_whose_worker_is_killed_is_done_by_the_other_and_every_job_has_one_result(cluster: Cluster) -> None:
     for _ in range(2):
         cluster.add_worker()
+    until(lambda: cluster.size() == 2)
     with searching(cluster, [job(number) for number in range(3)]) as search:
-        until(lambda: search.done() or len(cluster.at_work()) == 2)
-        cluster.kill(min(cluster.at_work()))
+        cluster.kill(min(until(cluster.at_work)))
         found = search.result(900)
     assert sorted(name for name, _ in found) == ["j0", "j1", "j2"]
     assert {name: f"number {name[1]}" in result.error for name, result in found} == {f"j{n}": True for n in range(3)}
@@ -168,8 +171,7 @@ def test_a_job_that_takes_every_worker_with_it_ends_as_an_infrastructure_error(c
     with searching(cluster, [job(0, ENDLESS)]) as search:
         for _ in range(2):
             cluster.add_worker()
-            until(lambda: search.done() or cluster.at_work())
-            cluster.kill(min(cluster.at_work()))
+            cluster.kill(min(until(cluster.at_work)))
         ((name, result),) = search.result(900)
     assert (name, result.outcome) == ("j0", Outcome.INFRA_ERROR)
     assert "KilledWorker" in result.error
@@ -178,7 +180,7 @@ def test_a_job_that_takes_every_worker_with_it_ends_as_an_infrastructure_error(c
 def test_a_search_whose_scheduler_is_gone_is_told_so(cluster: Cluster) -> None:
     cluster.add_worker()
     with searching(cluster, [job(0, ENDLESS)]) as search:
-        until(lambda: search.done() or cluster.at_work())
+        until(cluster.at_work)
         assert cluster.scheduler is not None
         cluster.scheduler.kill()
         with pytest.raises(UnavailableError, match="is gone"):
