@@ -83,7 +83,8 @@ class Agent:
 
 def server(root: Path, *words: str) -> StdioServerParameters:
     """How a client starts ``htam mcp``."""
-    environment = {"PYTHONPATH": str(REPOSITORY), "HOME": os.environ.get("HOME", "/")}
+    kept = ("HOME", "HTAM_BUILD_CACHE", "OMP_NUM_THREADS", "TMPDIR")
+    environment = {"PYTHONPATH": str(REPOSITORY)} | {name: os.environ[name] for name in kept if name in os.environ}
     arguments = ["-P", "-m", "pipeline", "mcp", "--root", str(root), "--baseline", "eager_fp32", *words]
     return StdioServerParameters(command=sys.executable, args=arguments, env=environment)
 
