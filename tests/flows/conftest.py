@@ -38,14 +38,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def until() -> Callable[..., None]:
-    """Waits for a condition; the limit is for what will never happen, not for slow machines."""
+def until() -> Callable[..., Any]:
+    """Waits for a condition and returns it: asked again it may be something else.
 
-    def wait(condition: Callable[[], Any], what: Callable[[], object] = str, limit_s: float = 600.0) -> None:
+    The limit is for what will never happen, not for slow machines.
+    """
+
+    def wait(condition: Callable[[], Any], what: Callable[[], object] = str, limit_s: float = 600.0) -> Any:
         end = time.monotonic() + limit_s
-        while not condition():
+        while not (found := condition()):
             assert time.monotonic() < end, what()
             time.sleep(0.1)
+        return found
 
     return wait
 

@@ -59,7 +59,7 @@ def chat_service() -> Iterator[tuple[str, list[Any]]]:
 
 
 def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_though_the_server_hangs(
-    runs: Path, tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+    runs: Path, tmp_path: Path, until: Callable[..., Any], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
     settings = tmp_path / "team.toml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -77,21 +77,24 @@ def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_tho
         with subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as served:
             try:
                 store = MemoryStore(str(tmp_path / "store"))
-                until(lambda: store.tagged("team", "latest") is not None or served.poll() is not None, story)
-                assert store.tagged("team", "latest"), story()
+                until(lambda: store.tagged("team", "latest") or served.poll() is not None, story)
+                assert served.poll() is None, story()
                 # Prefect's server tells of scheduled runs fifteen minutes late: it waits for an event that never comes.
                 page = re.search(r"on-demand runs: (\S+);", (tmp_path / "serve.log").read_text())
                 assert page, story()
                 name = f"{page[1]}/api/deployments/name/rebuild-on-new-logs/team"
-                known = httpx.get(name).raise_for_status().json()["id"]
+                # A server whose SQLite file is busy answers 503, which means: ask again.
+                known = until(
+                    lambda: (answer := httpx.get(name, timeout=600)).is_success and answer.json()["id"], story
+                )
                 run = {"state": {"type": "SCHEDULED"}, "idempotency_key": "asked for"}
                 asked = f"{page[1]}/api/deployments/{known}/create_flow_run"
-                # A server whose SQLite file is busy answers 503, which means: ask again.
-                until(lambda: httpx.post(asked, json=run, timeout=60).is_success, story)
+                until(lambda: httpx.post(asked, json=run, timeout=600).is_success, story)
                 until(lambda: heard or served.poll() is not None, story)
-                assert [(news["job"], news["state"]) for news in heard] == [("team", "Unchanged")], story()
-                until(lambda: len(servers()) == 1, story)
-                os.kill(servers()[0], signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
+                # The schedule may have fired again as well.
+                assert {(news["job"], news["state"]) for news in heard} == {("team", "Unchanged")}, story()
+                (server,) = until(lambda: len(found := servers()) == 1 and found, story)
+                os.kill(server, signal.SIGSTOP)  # Prefect's runner would wait for its answer, for minutes
                 served.send_signal(signal.SIGINT)
                 until(lambda: served.poll() is not None, story)
             finally:
@@ -100,7 +103,7 @@ def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_tho
 
 
 def test_what_does_not_listen_is_killed_with_all_it_started(
-    tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+    tmp_path: Path, until: Callable[..., Any], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
     (tmp_path / "stubborn.py").write_text(
         "import signal, subprocess, sys, time\n"
@@ -121,7 +124,7 @@ def test_what_does_not_listen_is_killed_with_all_it_started(
 
 
 def test_the_embedded_server_ends_with_a_command_that_is_killed(
-    tmp_path: Path, until: Callable[..., None], processes_that_mention: Callable[[str], dict[int, str]]
+    tmp_path: Path, until: Callable[..., Any], processes_that_mention: Callable[[str], dict[int, str]]
 ) -> None:
     script = (
         "import time\n"
@@ -136,7 +139,7 @@ def test_the_embedded_server_ends_with_a_command_that_is_killed(
     environment |= {"PREFECT_HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-P", "-c", script], env=environment) as command:
         try:
-            until(lambda: command.poll() is not None or len(processes_that_mention(str(tmp_path))) == 2)
+            until(lambda: command.poll() is not None or len(processes_that_mention(str(tmp_path))) >= 2)
             assert command.poll() is None
         finally:
             command.kill()

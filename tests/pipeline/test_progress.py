@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +26,22 @@ def measured(eager: Timing) -> dict[str, Any]:
         doubts=unsteady_times({"eager_fp32": eager}),
     )
     return dict(encode(correct))
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Waits for a line after a silence, of which there is one every tenth of a second; seconds in it are an N."""
+    lines: list[str] = []
+    monkeypatch.setattr("pipeline.voice.BEAT_S", 0.1)
+    monkeypatch.setattr("click.echo", lambda line, err: lines.append(re.sub(r"\(\d+ s\)", "(N s)", line)))
+
+    def wait(line: str) -> None:
+        end = time.monotonic() + 300
+        while line not in lines:
+            assert time.monotonic() < end, lines
+            time.sleep(0.01)
+
+    return wait
 
 
 TIMED = measured(Timing(median_us=100.0, low_us=100.0, high_us=100.0))
@@ -80,14 +97,10 @@ def test_a_winner_that_is_measured_again_is_said_too(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "suite/-/a/1.0  measured again  correct, 50 µs, 2.00x eager_fp32\n"
 
 
-def test_while_winners_are_measured_again_a_silence_names_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.voice.BEAT_S", 0.1)
+def test_while_winners_are_measured_again_a_silence_names_them(said: Callable[[str], None]) -> None:
     with Progress(("suite/-/a",), 1, confirm=True) as progress:
         progress(step(TIMED))
-        time.sleep(0.3)
-    assert re.search(r"measuring again the winner of a \(\d+ s\)\n", capsys.readouterr().err)
+        said("measuring again the winner of a (N s)")
 
 
 def retry() -> Retry:
@@ -134,20 +147,12 @@ def test_a_candidate_that_only_looked_faster_shows_its_paired_result() -> None:
     assert outcome({**payload, "state": {"runtime_us": 90.0}}) == "correct, 100 µs"
 
 
-def test_what_a_task_waits_for_is_said_after_a_silence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.voice.BEAT_S", 0.1)
+def test_what_a_task_waits_for_is_said_after_a_silence(said: Callable[[str], None]) -> None:
     with Progress(("suite/-/a", "suite/-/b"), 2) as progress:
         progress(Event(seq=0, time=0.0, kind="candidate", key="suite/-/a/0.0"))
         progress(Event(seq=1, time=0.0, kind="task_started", key="suite/-/b"))
-        time.sleep(0.3)
+        said("building and measuring a (N s); running the reference of b (N s)")
         progress(Event(seq=2, time=0.0, kind="request", key="suite/-/b/0.0"))
-        time.sleep(0.3)
+        said("building and measuring a (N s); waiting for an answer for b (N s)")
         progress(Event(seq=3, time=0.0, kind="candidate", key="suite/-/b/0.0"))
-        time.sleep(0.3)
-    said = capsys.readouterr().err
-    said = re.sub(r"\(\d+ s\)", "(N s)", said)
-    assert "building and measuring a (N s); running the reference of b (N s)" in said
-    assert "building and measuring a (N s); waiting for an answer for b (N s)" in said
-    assert ", b (N s)" in said
+        said("building and measuring a (N s), b (N s)")

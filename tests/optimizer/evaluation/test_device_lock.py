@@ -14,14 +14,7 @@ from typing import IO
 
 import pytest
 
-from optimizer.evaluation.device_lock import (
-    STRETCH_S,
-    DeviceLock,
-    NoDeviceLock,
-    SharedDeviceLock,
-    building,
-    measuring,
-)
+from optimizer.evaluation.device_lock import DeviceLock, NoDeviceLock, SharedDeviceLock, building, measuring
 
 KEY = "GPU-0"
 
@@ -191,15 +184,18 @@ def test_an_open_gate_lets_everybody_through() -> None:
     assert device_lock.waited_s == 0.0
 
 
-def test_who_is_alone_for_long_lets_others_in_and_is_alone_again(gates: list[Watched]) -> None:
+def test_who_is_alone_for_long_lets_others_in_and_is_alone_again(
+    gates: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
     timer, other, _ = gates
     inside = threading.Event()
     with timer.alone():
         newcomer = started(threading.Thread(target=lambda: (other.enter(), inside.set(), other.leave())))
         assert other.waits()
+        monkeypatch.setattr("optimizer.evaluation.device_lock.STRETCH_S", float("inf"))
         timer.breathe()
         assert not inside.is_set()
-        timer._alone_since -= STRETCH_S
+        monkeypatch.setattr("optimizer.evaluation.device_lock.STRETCH_S", 0.0)
         timer.breathe()
         newcomer.join()
         assert inside.is_set()

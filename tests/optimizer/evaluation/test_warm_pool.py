@@ -105,6 +105,7 @@ def test_a_process_that_does_not_start_is_ended_and_nobody_gets_it() -> None:
     factory = Factory(broken=True)
     warm_pools = WarmPool(factory, factory.device_lock)
     assert warm_pools.take(0.3) is None
+    assert becomes(lambda: bool(factory.made))
     assert factory.made[0].closed.wait(WAIT_S)
     warm_pools.close()
 

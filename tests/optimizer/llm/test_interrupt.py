@@ -54,22 +54,22 @@ def test_the_first_ctrl_c_keeps_what_is_under_way_and_asks_for_nothing_new(
 
     def slow(body: dict[str, Any]) -> str:
         asked.set()
-        typed.wait(60)
+        typed.wait(600)
         return ANSWER
 
     with FakeOpenAi(answer=slow) as server:
-        optimize(tmp_path, server).communicate(timeout=120)
+        optimize(tmp_path, server).communicate(timeout=600)
         tell_references(tmp_path / "run")
         first = optimize(tmp_path, server)
-        assert asked.wait(120)
+        assert asked.wait(600)
         first.send_signal(signal.SIGINT)
         assert first.stderr is not None
         assert any("stopping after what is under way" in line for line in first.stderr)  # handled before the answer
         typed.set()
-        _, said = first.communicate(timeout=120)
+        _, said = first.communicate(timeout=600)
         assert first.returncode == 130, said
         assert answers(tmp_path) == len(server.seen) == 1
         second = optimize(tmp_path, server)
-        second.communicate(timeout=120)
+        second.communicate(timeout=600)
         assert second.returncode == 0
         assert answers(tmp_path) == len(server.seen) == 3

@@ -78,7 +78,7 @@ def test_the_next_batch_is_begun_while_one_is_measured() -> None:
         await asyncio.gather(first, second)
         await queue.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 250))
     assert evaluator.batches == [["a"], ["b"]]
 
 
