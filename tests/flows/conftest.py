@@ -29,6 +29,7 @@ def private_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One process runs them all, as each pays once for a Prefect server; a loaded machine takes minutes for a start."""
     for item in items:
