@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from artifacts.memory.attention import attend, expected_gain
 from artifacts.memory.htg import Memory
 from optimizer.applicability import inapplicable
-from optimizer.arms.protocol import Arm, ArmContext, Choice, uses
+from optimizer.arms.protocol import PARTS, Arm, ArmContext, Choice, uses
 from optimizer.selection import SelectionSettings, usable_strategies
 
 
@@ -18,7 +18,7 @@ class FlatArm(Arm):
     memory: Memory
     settings: SelectionSettings
     name: str = "flat"
-    local: bool = True
+    shows: frozenset[str] = PARTS
 
     def choose(self, context: ArmContext) -> Choice:
         """Offer the best strategies whose conditions hold."""

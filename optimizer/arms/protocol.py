@@ -14,6 +14,10 @@ from artifacts.memory.htg import Memory
 from artifacts.memory.records import Edge, Transition
 from artifacts.trajectory import State
 
+EXPERIENCE, KERNEL, MOVES, STRATEGIES, FIXES = "device experience", "reference kernel", "moves", "strategies", "fixes"
+PARTS = frozenset({EXPERIENCE, KERNEL, MOVES, STRATEGIES, FIXES})
+"""What a prompt can show of a memory beside the names of directions; fixes are for repairs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
@@ -193,14 +197,14 @@ class Arm(ABC):
         name: as in ``--arm`` and in the log.
         memory: where the directions and strategies of its choices are looked up; None for none.
         restarts: every step starts from the reference instead of a parent.
-        local: prompts show texts of the memory: device experience, reference kernels, and for repairs earlier fixes.
+        shows: parts of the memory (:data:`PARTS`) that its prompts show.
         reviews: roles that judge each candidate before it is measured; ``role_<role>.j2`` asks for a verdict.
     """
 
     name: str
     memory: Memory | None = None
     restarts: bool = False
-    local: bool = False
+    shows: frozenset[str] = frozenset()
     reviews: tuple[str, ...] = ()
 
     @abstractmethod

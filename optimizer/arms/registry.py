@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from optimizer.arms.judge import JudgeArm
 from optimizer.arms.macro import MacroArm, learned
 from optimizer.arms.memory_arm import MemoryArm
 from optimizer.arms.plan_code import PlanCodeArm
-from optimizer.arms.protocol import Arm
+from optimizer.arms.protocol import EXPERIENCE, KERNEL, Arm
 from optimizer.arms.shuffled import shuffled
 from optimizer.arms.verified import VerifiedArm
 from optimizer.arms.world_model import WorldModelArm
@@ -45,6 +46,12 @@ def _attended(settings: SelectionSettings, **changes: Any) -> SelectionSettings:
     return replace(settings, attention=replace(attention, **changes))
 
 
+def _undirected(name: str, memory: Memory, settings: SelectionSettings, part: str) -> MemoryArm:
+    """An arm that gives no direction and shows one part of the memory."""
+    never = replace(settings, least_margin=math.inf, explore=0.0)
+    return MemoryArm(name=name, memory=memory, settings=never, shows=frozenset({part}))
+
+
 _REGISTRY: dict[str, _Entry | _WithoutMemory] = {
     "htam": _Entry(
         "direction by what memory and run say of it, strategies under it",
@@ -56,7 +63,7 @@ _REGISTRY: dict[str, _Entry | _WithoutMemory] = {
     ),
     "no-local": _Entry(
         "the direction's name only, no strategies",
-        lambda memory, settings: MemoryArm(name="no-local", memory=memory, settings=settings, local=False),
+        lambda memory, settings: MemoryArm(name="no-local", memory=memory, settings=settings, shows=frozenset()),
     ),
     "attention": _Entry(
         "directions by attention to similar states and to those taken before, as in the paper",
@@ -81,6 +88,14 @@ _REGISTRY: dict[str, _Entry | _WithoutMemory] = {
     "random": _Entry(
         "directions drawn at random, with their strategies: a control",
         lambda memory, settings: MemoryArm(name="random", memory=memory, settings=replace(settings, explore=1.0)),
+    ),
+    "kernel-only": _Entry(
+        "no direction; of the memory a reference kernel and nothing else",
+        lambda memory, settings: _undirected("kernel-only", memory, settings, KERNEL),
+    ),
+    "experience-only": _Entry(
+        "no direction; of the memory the device's record and nothing else",
+        lambda memory, settings: _undirected("experience-only", memory, settings, EXPERIENCE),
     ),
     "bandit": _Entry(
         "upper confidence bounds over clusters of candidates and directions, with the saturation mask, no experience",

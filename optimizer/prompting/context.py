@@ -9,7 +9,7 @@ from artifacts.candidate import Language
 from artifacts.measurement import Measurement, Outcome
 from artifacts.memory.htg import Memory
 from artifacts.trajectory import State
-from optimizer.arms import Arm, Choice
+from optimizer.arms import EXPERIENCE, FIXES, KERNEL, Arm, Choice
 from optimizer.prompting.device_experience import DeviceExperience, evidence
 from optimizer.prompting.fixes import KnownFixes
 from optimizer.prompting.reference_kernels import ReferenceKernels
@@ -40,7 +40,7 @@ class PromptContexts:
     """Puts together what prompts may say; one serves all tasks of a run."""
 
     def __init__(self, arm: Arm, target: Target) -> None:
-        self._memory = None if arm.memory is None else _MemoryParts(arm.memory, target, local=arm.local)
+        self._memory = None if arm.memory is None else _MemoryParts(arm.memory, target, arm.shows)
 
     def of_step(
         self,
@@ -80,11 +80,11 @@ class PromptContexts:
 
 
 class _MemoryParts:
-    """What a memory adds to prompts; ``local`` when the arm shows texts and not only the names of directions."""
+    """What a memory adds to prompts, as far as the arm ``shows`` it."""
 
-    def __init__(self, memory: Memory, target: Target, *, local: bool) -> None:
+    def __init__(self, memory: Memory, target: Target, shows: frozenset[str]) -> None:
         self._memory = memory
-        self._local = local
+        self._shows = shows
         self._texts = StrategyTexts(memory, target.language)
         self._experience = DeviceExperience(memory, self._texts, target.arch, target.language.value)
         self._kernels = ReferenceKernels(memory, target.arch, target.language.value)
@@ -92,12 +92,12 @@ class _MemoryParts:
 
     def add_to_repair(self, context: PromptContext, failure: Measurement) -> PromptContext:
         """A repair keeps its own code and intent, so it is shown earlier fixes and nothing else."""
-        fixes = self._fixes.like(failure.outcome, failure.error) if self._local else ()
+        fixes = self._fixes.like(failure.outcome, failure.error) if FIXES in self._shows else ()
         return replace(context, fixes=fixes, tried=self._named(context.tried))
 
     def add(self, context: PromptContext, task: Task, state: State, choice: Choice) -> PromptContext:
         """Direction and strategies where one was chosen, otherwise what is known of the device, or else elsewhere."""
-        undirected = self._local and not choice.direction
+        undirected = EXPERIENCE in self._shows and not choice.direction
         known = evidence(self._experience, state) if undirected else None
         return replace(
             context,
@@ -105,7 +105,7 @@ class _MemoryParts:
             strategies=self._strategies(choice, task.ref.family),
             moves=choice.moves,
             device_experience=known,
-            reference_kernel=self._kernels.nearest(task, state) if self._local else None,
+            reference_kernel=self._kernels.nearest(task, state) if KERNEL in self._shows else None,
             elsewhere=self._texts.recipes_elsewhere(state) if undirected and known is None else (),
             tried=self._named(context.tried),
         )

@@ -82,6 +82,8 @@ def test_the_shuffled_control_offers_what_others_said(memory: Memory, softmax_st
         ("htam", False, "repair", False),
         ("htam", True, "optimize", False),
         ("no-local", False, "optimize", False),
+        ("experience-only", False, "optimize", True),
+        ("kernel-only", False, "optimize", False),
         ("feedback", False, "optimize", False),
     ],
 )

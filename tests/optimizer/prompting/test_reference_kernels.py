@@ -13,8 +13,11 @@ from artifacts.memory.records import Transition
 from artifacts.memory.tables import transition_rows
 from artifacts.task import TaskRef
 from artifacts.trajectory import State
+from optimizer.arms import Choice, make_arm
 from optimizer.arms.shuffled import shuffled
+from optimizer.prompting.context import PromptContexts, Target
 from optimizer.prompting.reference_kernels import ReferenceKernels
+from optimizer.selection import SelectionSettings
 from optimizer.tasks import Task
 
 HERE: dict[str, Any] = {"arch": "sm_90", "language": Language.CUDA, "dtype": "float32"}
@@ -170,6 +173,14 @@ def test_what_the_guard_would_reject_makes_way_for_the_next(memory: Memory, stat
     )
     offers = (offer(memory, "product", MATMUL, 1.4, kernel=left_to_torch), offer(memory, "other", MATMUL, 0.5))
     assert nearest(memory, state, *offers) == "other"
+
+
+@pytest.mark.parametrize(("arm", "seen"), [("htam", True), ("kernel-only", True), ("experience-only", False)])
+def test_arms_for_studies_show_one_part_of_the_memory(arm: str, seen: bool, memory: Memory, state: State) -> None:
+    known = refreshed(replace(memory, table=transition_rows([offer(memory, "product", MATMUL)])))
+    contexts = PromptContexts(make_arm(arm, known, SelectionSettings()), Target(arch="sm_90", language=Language.CUDA))
+    context = contexts.of_step(task(), state, Choice(arm=arm), slot="0.0", sample=0)
+    assert (context.reference_kernel is not None) is seen
 
 
 def test_devices_that_nobody_knows_have_no_kernels_in_common(memory: Memory, state: State) -> None:

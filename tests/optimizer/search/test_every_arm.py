@@ -71,7 +71,19 @@ class Player:
         return f"PLAN: {number}\n```python\n{code}\n```"
 
 
-LIKE_HTAM = ("no-local", "attention", "no-prefix", "uniform", "frozen", "shuffled", "random")
+LIKE_HTAM = (
+    *(
+        "no-local",
+        "attention",
+        "no-prefix",
+        "uniform",
+        "frozen",
+        "shuffled",
+        "random",
+        "kernel-only",
+        "experience-only",
+    ),
+)
 """The same class under other settings, or with another memory: they choose otherwise and search alike."""
 KINDS = [name for name in ARMS if name not in LIKE_HTAM]
 
