@@ -11,15 +11,24 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from artifacts.features.kernels import ELEMENT, LOAD, NAME, SET, Kernel, doing, functions_in, kernels_in, places
+from artifacts.features.kernels import (
+    LOAD,
+    NAME,
+    Kernel,
+    calls_in,
+    doing,
+    functions_in,
+    kernels_in,
+    places,
+)
 from artifacts.features.values import (
     REDUCE,
-    TAKEN,
     holds_row,
     keeps_remainder,
     meets_in_shared,
     merges_moments,
     merges_pairs,
+    taken,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +53,8 @@ _ADDED = re.compile(r"\b[A-Za-z_]\w*\s*=(?!=)\s*\(?\s*([A-Za-z_]\w*)\s*\+\s*([^;
 _DRAWN = re.compile(r"\b(\w+)\s*=\s*(?:\(\w+\)\s*)?atomicAdd\s*\(\s*&?\s*(\w+)[^;()]{0,80}\)\s*;")
 _DIVISOR = re.compile(r"/\s*([A-Za-z_]\w*|gridDim\.\w)")
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\[[^\[\]]{1,60}\]){0,3}\s*=(?!=)\s*([^;]{1,300});")
+_LOAD_WORDS = ("ld", "oad", "reinterpret_cast")
+"""One of these is in whatever ``LOAD`` matches."""
 _DYNAMIC = re.compile(r"extern\s+__shared__")
 _DECLARED = re.compile(r"\b(\w+)\s*(?:\[[^\[\];]{1,80}\]){2,}\s*;")
 _STAGED = re.compile(r"^\w+\s*\[\s*(?:2|3|4|\w*(?:STAGE|BUF)\w*)\s*\]\s*\[", re.IGNORECASE)
@@ -55,6 +66,7 @@ _MOST_LOADS = 400
 _MOST_LOOKED_AT = 1_000_000
 """Characters of nested loops looked at, which would be read as often as they are deep."""
 _LOWER = r"\w+\s*,\s*\w+\s*-\s*[^;,]{1,40}|\w+\s*-\s*[^;,]{1,40},\s*\w+"
+_LOWER_OF = re.compile(r"=\s*(?:::|std::)?min\s*\(")
 _GROUPED = re.compile(rf"\b(\w+)\s*=\s*(?:::|std::)?min\s*\(\s*(?:{_LOWER})\)\s*;")
 
 
@@ -65,22 +77,27 @@ def conduct(data: bytes, captures: Mapping[str, list[Node]]) -> Counter[str]:
     if not kernels:
         return counts
     functions = functions_in(data, captures)
-    copies, arrivals, waits, signals, reduces, shuffles, products = (
-        doing(functions, mark) for mark in (_COPY, _ARRIVAL, _WAIT, _SIGNAL, REDUCE, _SHUFFLE, _PRODUCT)
-    )
+    calls = calls_in(functions)
     text = data.decode("latin-1")
-    sized = _SIZED.search(text) is not None
+    copies, reduces, shuffles = (doing(functions, calls, mark) for mark in (_COPY, REDUCE, _SHUFFLE))
+    if _COPY.search(text):
+        arrivals, waits, signals = (doing(functions, calls, mark) for mark in (_ARRIVAL, _WAIT, _SIGNAL))
+        for kernel in kernels:
+            counts["warp_specialization"] += _has_roles(kernel, copies, signals)
+            counts["overlapped_loads"] += _waits_in_turn(kernel, copies, arrivals) or _copies_on(kernel, copies, waits)
+    multiplies = "mma" in text
+    products = doing(functions, calls, _PRODUCT) if multiplies else _PRODUCT
+    sized, reduced = _SIZED.search(text) is not None, REDUCE.search(text) is not None
     for kernel in kernels:
-        counts["warp_specialization"] += _has_roles(kernel, copies, signals)
         counts["persistent_kernel"] += _draws_tiles(kernel) or (sized and _walks_by_grid(kernel))
-        counts["overlapped_loads"] += _waits_in_turn(kernel, copies, arrivals) or _copies_on(kernel, copies, waits)
         counts["double_buffering"] += _alternates(kernel) and _is_fed(kernel, copies)
         counts["prefetch"] += _loads_ahead(kernel)
         counts["tile_rasterization"] += _groups_tiles(kernel)
-        counts["held_values"] += not products.search(kernel.body.text) and holds_row(kernel, reduces, copies)
+        held = reduced and not (multiplies and products.search(kernel.body.text))
+        counts["held_values"] += held and holds_row(kernel, reduces, copies)
         counts["block_reduce"] += meets_in_shared(kernel, shuffles)
     bodies = [*functions.values(), *(kernel.body.text for kernel in kernels)]
-    counts["split_operands"] += "mma" in text and any(map(keeps_remainder, bodies))
+    counts["split_operands"] += multiplies and any(map(keeps_remainder, bodies))
     counts["welford"] += any(map(merges_moments, bodies))
     alone = [body for body in functions.values() if not shuffles.search(body)]
     counts["online_softmax"] += any(map(merges_pairs, alone))
@@ -104,7 +121,7 @@ def _has_roles(kernel: Kernel, copies: re.Pattern[str], signals: re.Pattern[str]
 
 def _draws_tiles(kernel: Kernel) -> bool:
     """Whether a loop draws its next tile from a counter in global memory and tells the block."""
-    draws = [found for loop in kernel.loops for found in places(_DRAWN, loop.text)]
+    draws = [found for loop in kernel.loops if "atomicAdd" in loop.text for found in places(_DRAWN, loop.text)]
     return any(found[1] in kernel.shared and found[2] not in kernel.shared for found in draws)
 
 
@@ -164,10 +181,11 @@ def _alternates(kernel: Kernel) -> bool:
     text = kernel.body.text
     if not kernel.shared:
         return False
-    declared = [found[0] for found in _DECLARED.finditer(text) if found[1] in kernel.shared]
+    declared = [found[0] for found in _DECLARED.finditer(text) if found[1] in kernel.shared] if "][" in text else []
     if any(_STAGED.search(array) and not SCRATCH.search(array) for array in declared) or _PINGPONG.search(text):
         return True
-    return any("blockIdx" not in kernel.reach(found[1]) for found in places(_FLIPPED, text))
+    flipped = places(_FLIPPED, text) if "^" in text else []
+    return any("blockIdx" not in kernel.reach(found[1]) for found in flipped)
 
 
 def _is_fed(kernel: Kernel, copies: re.Pattern[str]) -> bool:
@@ -175,14 +193,16 @@ def _is_fed(kernel: Kernel, copies: re.Pattern[str]) -> bool:
     text = kernel.body.text
     if copies.search(text) or _DYNAMIC.search(text):  # the latter is filled through pointers
         return True
-    loaded = {found[1] for found in ELEMENT.finditer(text) if kernel.loads(found[3])}
-    loaded |= {found[1] for found in SET.finditer(text) if kernel.loads(found[2])}
-    stores = [found[3] for found in ELEMENT.finditer(text) if found[1] in kernel.shared]
+    loaded = {found[1] for found in kernel.elements if kernel.loads(found[3])}
+    loaded |= {found[1] for found in kernel.sets if kernel.loads(found[2])}
+    stores = [found[3] for found in kernel.elements if found[1] in kernel.shared]
     return any(kernel.loads(value) or loaded.intersection(NAME.findall(value)[:1]) for value in stores)
 
 
 def _loads_ahead(kernel: Kernel) -> bool:
     """Whether a loop loads into registers what its next turn uses: they are read first and loaded again after that."""
+    if not kernel.loops:
+        return False
     loads = list(itertools.islice(_register_loads(kernel), _MOST_LOADS))
     left = _MOST_LOOKED_AT
     for loop in kernel.loops:
@@ -206,10 +226,10 @@ def _is_read_first(name: str, earlier: str) -> bool:
 def _register_loads(kernel: Kernel) -> Iterator[tuple[str, int]]:
     """Registers that are loaded from global memory, and where."""
     text = kernel.body.text
-    for found in _ASSIGNED.finditer(text):
+    for found in _ASSIGNED.finditer(text) if any(word in text for word in _LOAD_WORDS) else ():
         if LOAD.match(found[2]):
             yield found[1], found.start()
-    for found in places(TAKEN, text):
+    for found in taken(text):
         given = text[found.end() : found.end() + 300].partition(";")[0]
         if found[1] in kernel.registers and kernel.shared.isdisjoint(NAME.findall(kernel.reach(given))):
             yield found[1], found.start()
@@ -218,7 +238,7 @@ def _register_loads(kernel: Kernel) -> Iterator[tuple[str, int]]:
 def _groups_tiles(kernel: Kernel) -> bool:
     """Whether the number of a block is taken apart by groups of rows of tiles, the last of which may be lower."""
     text = kernel.body.text
-    for found in places(_GROUPED, text):
+    for found in places(_GROUPED, text) if _LOWER_OF.search(text) else ():
         divided = re.compile(rf"([\w()]{{1,80}})\s*[%/]\s*{re.escape(found[1])}\b")
         if any("blockIdx" in kernel.reach(use[1]) for use in places(divided, text[found.end() :])):
             return True

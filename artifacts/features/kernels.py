@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ QUERY = """
 
 _LONGEST = 60_000
 """Characters of a function looked at; the longest kernel of the shipped logs has 30,000."""
-_MOST = 200
+MOST = 200
 """Places of a kind, and steps from a name to what it is made of, that are followed in one kernel."""
 
 NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
@@ -29,6 +30,8 @@ SET = re.compile(r"\b([A-Za-z_]\w*)\s*=(?!=)\s*([^;]{1,300}?)\s*(?=;|,\s*\w+\s*=
 """A name and what it is set to."""
 ELEMENT = re.compile(r"\b([A-Za-z_]\w*)\s*((?:\[[^\[\]]{1,120}\])+)(?:\.\w)?\s*=(?!=)\s*([^;]{1,300});")
 """An array, an index and what is stored there."""
+_CALL = r"\s*(?:<[^;<>]{0,60}>\s*)?\("
+_CALLED = re.compile(rf"\b([A-Za-z_]\w*+)(?={_CALL})")
 _ARRAY = re.compile(
     r"\b(?:float|double|half|int|unsigned|T|scalar_t|u?int\d*(?:_t)?|float\d|uint\d|__\w+)\s+(\w+)\s*\["
 )
@@ -60,14 +63,13 @@ class Branch:
     otherwise: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Kernel:
     """One kernel.
 
     Attributes:
         body: with braces; comments are blanks.
         loops, branches: those in it, outer ones before inner ones.
-        made: what each name is set to first.
         shared: names declared in shared memory.
         registers: names of other arrays declared in the kernel.
     """
@@ -75,16 +77,30 @@ class Kernel:
     body: Part
     loops: tuple[Part, ...]
     branches: tuple[Branch, ...]
-    made: Mapping[str, str]
     shared: frozenset[str]
     registers: frozenset[str]
+
+    @functools.cached_property
+    def sets(self) -> tuple[re.Match[str], ...]:
+        """Where a name is set."""
+        return tuple(SET.finditer(self.body.text))
+
+    @functools.cached_property
+    def made(self) -> Mapping[str, str]:
+        """What each name is set to first."""
+        return first_values(self.sets)
+
+    @functools.cached_property
+    def elements(self) -> tuple[re.Match[str], ...]:
+        """Where an element of an array is set."""
+        return tuple(ELEMENT.finditer(self.body.text))
 
     def reach(self, expression: str) -> str:
         """``expression`` and what the names in it were first set to, and the names in that, and so on."""
         seen: set[str] = set()
         pending = NAME.findall(expression)
         parts = [expression]
-        while pending and len(seen) < _MOST:
+        while pending and len(seen) < MOST:
             name = pending.pop()
             if name not in seen:
                 seen.add(name)
@@ -112,7 +128,7 @@ class Kernel:
 
 def places(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     """The first places of ``pattern``: what is looked at more closely is bounded."""
-    return list(itertools.islice(pattern.finditer(text), _MOST))
+    return list(itertools.islice(pattern.finditer(text), MOST))
 
 
 def functions_in(data: bytes, captures: Mapping[str, list[Node]]) -> dict[str, str]:
@@ -147,7 +163,6 @@ def kernels_in(data: bytes, captures: Mapping[str, list[Node]]) -> list[Kernel]:
                 body=part,
                 loops=tuple(_part(data, loop) for loop in _first(_within(loops, part))),
                 branches=tuple(_branches(data, _first(_within(captures.get("branch", []), part)))),
-                made=made_in(part.text),
                 shared=shared,
                 registers=frozenset(_ARRAY.findall(part.text)) - shared,
             )
@@ -155,25 +170,31 @@ def kernels_in(data: bytes, captures: Mapping[str, list[Node]]) -> list[Kernel]:
     return kernels
 
 
-def made_in(body: str) -> dict[str, str]:
+def first_values(sets: Iterable[re.Match[str]]) -> dict[str, str]:
     """What each name is set to first."""
     made: dict[str, str] = {}
-    for found in SET.finditer(body):
+    for found in sets:
         made.setdefault(found[1], found[2])
     return made
 
 
-def doing(functions: Mapping[str, str], mark: re.Pattern[str]) -> re.Pattern[str]:
+def calls_in(functions: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """Which of the functions each of them calls."""
+    known = functions.keys()
+    return {name: frozenset(known & set(_CALLED.findall(body))) for name, body in functions.items()}
+
+
+def doing(functions: Mapping[str, str], calls: Mapping[str, frozenset[str]], mark: re.Pattern[str]) -> re.Pattern[str]:
     """What matches ``mark`` itself and calls of functions that do it, by themselves or through up to two others."""
     names = {name for name, body in functions.items() if mark.search(body)}
     for _ in range(2):
-        called = set(names)
-        names |= {name for name, body in functions.items() if called and _calls(called).search(body)}
-    return re.compile(f"{mark.pattern}|{_calls(names).pattern}") if names else mark
+        names |= {name for name, called in calls.items() if not names.isdisjoint(called)}
+    return _joined(mark.pattern, tuple(sorted(names))) if names else mark
 
 
-def _calls(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\s*(?:<[^;<>]{{0,60}}>\s*)?\(")
+@functools.lru_cache(maxsize=1024)
+def _joined(mark: str, names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"{mark}|\b(?:{'|'.join(map(re.escape, names))}){_CALL}")
 
 
 def _is_kernel(data: bytes, function: Node, body: Node) -> bool:
@@ -182,7 +203,7 @@ def _is_kernel(data: bytes, function: Node, body: Node) -> bool:
 
 def _first(nodes: Iterable[Node]) -> list[Node]:
     """The first nodes in the order of the text; captures come in no fixed one."""
-    return sorted(nodes, key=lambda node: node.start_byte)[:_MOST]
+    return sorted(nodes, key=lambda node: node.start_byte)[:MOST]
 
 
 def _within(nodes: Iterable[Node], part: Part) -> Iterator[Node]:

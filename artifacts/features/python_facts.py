@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 _DOTTED = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _KEYWORD = re.compile(r"\b([A-Za-z_]\w*)\s*=(?!=)")
@@ -34,20 +36,53 @@ class PythonFacts:
     literals: list[str] = field(default_factory=list)
 
 
+_LEAVES = frozenset({"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level"}) | {
+    *("lineno", "module", "name", "names", "op", "ops", "rest", "simple", "str", "tag", "type_comment"),
+}
+"""Fields of syntax nodes in which no name, call or literal stands."""
+
+
+@functools.cache
+def _branches(kind: Any) -> tuple[str, ...]:
+    """Fields of a type of node that are worth following."""
+    return tuple(name for name in kind._fields if name not in _LEAVES and kind is not ast.Constant)
+
+
+def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes and all below them that may say something, in no fixed order: several times as fast as ``ast.walk``."""
+    waiting: list[Any] = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is None:  # the key of ``**`` in a dictionary, a keyword without default
+            continue
+        yield node
+        for name in _branches(type(node)):
+            value = getattr(node, name, None)
+            if type(value) is list:
+                waiting += value
+            elif value is not None:
+                waiting.append(value)
+
+
 def read_tree(tree: ast.Module) -> PythonFacts:
     """Facts of a parsed source."""
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     skipped = _SKIPPED | ({"Model"} if "ModelNew" in classes else set())
-    nodes = [node for top in tree.body if getattr(top, "name", None) not in skipped for node in ast.walk(top)]
-    functions = [node for node in nodes if type(node) is ast.FunctionDef]
-    calls = [node for node in nodes if type(node) is ast.Call]
+    of_kind: dict[type[ast.AST], list[Any]] = {kind: [] for kind in (ast.FunctionDef, ast.Call, ast.Attribute)}
+    literals: list[str] = []
+    for node in _walk(top for top in tree.body if getattr(top, "name", None) not in skipped):
+        if isinstance(node, ast.Constant):
+            literals += [node.value] if isinstance(node.value, str) else []
+        elif type(node) in of_kind:
+            of_kind[type(node)].append(node)
+    functions, calls = of_kind[ast.FunctionDef], of_kind[ast.Call]
     return PythonFacts(
-        names=_names(nodes),
+        names=_names(of_kind[ast.Attribute]),
         keywords=Counter(keyword.arg for call in calls for keyword in call.keywords if keyword.arg),
         kernels=sum(any(map(_is_jit, function.decorator_list)) for function in functions),
         launches=sum(type(call.func) is ast.Subscript for call in calls),
-        in_init=_names(node for function in functions if function.name == "__init__" for node in ast.walk(function)),
-        literals=[node.value for node in nodes if type(node) is ast.Constant and type(node.value) is str],
+        in_init=_names(_walk(function for function in functions if function.name == "__init__")),
+        literals=literals,
     )
 
 

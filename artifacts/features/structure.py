@@ -81,7 +81,9 @@ def read_structure(source: str) -> Structure:
     data = _closed(source).encode("utf-8", "replace")
     cursor = tree_sitter.QueryCursor(query)
     cursor.set_max_start_depth(_DEEPEST)
-    plain = _ATTRIBUTES.sub(lambda found: b" " * len(found[0]), data)
+    plain = (
+        _ATTRIBUTES.sub(lambda found: b" " * len(found[0]), data) if b"__cluster" in data or b"__grid" in data else data
+    )
     root = parser.parse(plain).root_node
     if root.has_error and len(data) > _BROKEN_LIMIT:
         root = parser.parse(plain[:_BROKEN_LIMIT]).root_node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -124,6 +125,17 @@ _WARP_PARTIALS = (
 )
 """The first lane of each warp leaves its partial result for the others."""
 _HORNER = r"(?:\b(\w+)\s*=\s*(?:\1\s*\*\s*\w+\s*\+|fmaf?\(\s*(?:\w+\s*,\s*)?\1\s*,)[^;]{0,100};\s*){3}"
+SELF_REFERRING: tuple[tuple[re.Pattern[str], int, re.Pattern[str], str], ...] = tuple(
+    (re.compile(sign), least, re.compile(pattern), name)
+    for sign, least, pattern, name in (
+        (r"=\s*(?:[\w[\]]+\s*\*\s*(?:_*exp|alpha|\w*scale|corr)|fma)", 1, _RESCALED, "online_softmax"),
+        (r"=\s*(?:\w+\s*\*\s*\w+\s*\+|fma)", 3, _HORNER, "polynomial_approximation"),
+    )
+)
+"""What the pattern cannot do without and how often, pattern on text without comments → feature.
+
+A pattern that repeats what it found is tried at every word; its sign begins with plain text and spares most texts that.
+"""
 PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
     (word, text, re.compile(pattern), name)
     for word, text, pattern, name in (
@@ -132,7 +144,7 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("bulk", "", r"cp\.async\.bulk(?!\.prefetch)|cp_async_bulk", "tma"),
         ("async", "", r"cp\.async\.(?:wait|commit)|cp_async_(?:wait|commit)", "software_pipeline"),
         ("pipeline", "", r"cuda::pipeline|make_pipeline", "software_pipeline"),
-        ("mma", "", r"\bmma\.sync|\bmma_m\d+n\d+", "tensor_core_mma"),
+        ("mma", "", r"mma(?<!\wmma)(?:\.sync|_m\d+n\d+)", "tensor_core_mma"),
         ("nc", "ld.global.nc", r"ld\.global\.nc", "read_only_cache"),
         ("global", ".global.", r"(?:ld|st)\.global\.(?:cs|cg|lu|wt)", "cache_hints"),
         ("L2", "L2::", r"\.L2::|evict_(?:first|last)", "cache_hints"),
@@ -162,17 +174,15 @@ PATTERNS: tuple[tuple[str, str, re.Pattern[str], str], ...] = tuple(
         ("pipeline_wait", "", r"pipeline_wait_prior\(\s*[1-9A-Z]", "overlapped_loads"),
         ("shared", "&", r"\(\s*\w+\s*\+\s*1\s*\)\s*(?:&\s*1\b|%\s*2\b)", "double_buffering"),
         (
-            "",
+            "split",
             "",
             r"\b\w*split\w*\s*\([^;{]{0,80}(?:&\s*\w*hi\b|\bhi\b|\bbig\b)[^;{]{0,80}(?:lo|small)",
             "split_operands",
         ),
         ("", "", _ACCUMULATORS, "accumulator_tile"),
-        ("", "", _RESCALED, "online_softmax"),
         ("", "", _MOMENTS, "joint_moments"),
         ("", "", _WARP_PARTIALS, "block_reduce"),
         ("shfl_up", "", r"__shfl_up_sync\([^;]{0,80};[^;]{0,20}\blane\w*\s*>=", "scan"),
-        ("", "", _HORNER, "polynomial_approximation"),
         ("prefetch", "", r"__builtin_prefetch|\bprefetch(?!\.tensormap)[.:u]|\.prefetch\.(?!tensormap)", "prefetch"),
         ("grid", "grid.sync", r"grid\.sync", "grid_sync"),
         ("long", "long long", r"long(?<!\wlong)\s+long\b", "wide_index"),
@@ -208,6 +218,9 @@ def token_features(text: str) -> Counter[str]:
     all_words = " ".join(words)
     for word, plain, pattern, feature in PATTERNS:
         if word in all_words and plain in text:
+            found[feature] += len(pattern.findall(text))
+    for sign, least, pattern, feature in SELF_REFERRING:
+        if len(list(itertools.islice(sign.finditer(text), least))) == least:
             found[feature] += len(pattern.findall(text))
     if found["accumulator_tile"] and found["dynamic_shared_memory"]:
         found["staged_tile"] += 1  # an array sized at launch has no shape to read

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from artifacts.features.kernels import ELEMENT, NAME, SET, Kernel, made_in, places
+from artifacts.features.kernels import MOST, NAME, SET, Kernel, first_values, places
 
 REDUCE = re.compile(
     r"__shfl_(?:xor|down)\w*\([^;]{0,80},\s*(?:[A-Za-z_]\w*|16|8|4)\s*\)|__reduce_\w+_sync|\b(?:Warp|Block)Reduce\b"
 )
 """Lanes exchange over a distance that changes or is long; over a short one they hand on what lies at an edge."""
-TAKEN = re.compile(r"\b\w*[lL]oad\w*\s*(?:<[^<>;]{0,40}>\s*)?\(\s*([A-Za-z_]\w*)\b")
+_TAKEN = re.compile(r"\b\w*[lL]oad\w*\s*(?:<[^<>;]{0,40}>\s*)?\(\s*([A-Za-z_]\w*)\b")
 """A call that loads into its first argument."""
 _WARP = re.compile(r">>\s*5\b|/\s*(?:32|warpSize|WARP_?SIZE)\b")
 _COMBINED = re.compile(r"\+=|fmaf?\b|max|min")
@@ -24,7 +24,14 @@ _REMAINDER = re.compile(
 _LISTED = re.compile(r"\b(\w+)\s*\[\w*\]\s*=\s*\{([^{};]{1,300})\}")
 _LESS = re.compile(r"\b[\w.]+(?:\[\w+\])?\s*-\s*([A-Za-z_]\w*)\b")
 _EXPONENT = re.compile(r"exp\w*\s*\(\s*-?\s*(?:fabsf?\s*\(\s*)?([\w.]+)\s*-\s*([\w.]+)\s*\)")
-_DELTA = re.compile(r"\b(\w+)\s*=\s*(\w+)\s*-\s*(\w+)\s*;")
+_SUBTRACTED = re.compile(r"-\s*\w+\s*;")
+_DELTA = re.compile(r"\b(\w+)\s*=\s*(\w+)\s*-\s*(\w+)\s*;\Z")
+_LONGEST_DELTA = 200
+
+
+def taken(text: str) -> list[re.Match[str]]:
+    """The first calls that load into their first argument."""
+    return places(_TAKEN, text) if "oad" in text else []
 
 
 def holds_row(kernel: Kernel, reduces: re.Pattern[str], copies: re.Pattern[str]) -> bool:
@@ -52,13 +59,13 @@ def _kept(name: str, ends: list[int], met: list[int], text: str) -> bool:
 def _filled(kernel: Kernel, copies: re.Pattern[str]) -> Iterator[tuple[str, int]]:
     """Arrays that loads fill, under every name that a kernel gives them, and where a fill ends."""
     text = kernel.body.text
-    loaded = frozenset(found[1] for found in SET.finditer(text) if kernel.loads(found[2]))
-    for found in ELEMENT.finditer(text):
+    loaded = frozenset(found[1] for found in kernel.sets if kernel.loads(found[2]))
+    for found in kernel.elements:
         name, value = found[1], found[3].strip()
         array = name in kernel.registers or name in kernel.shared
         if array and kernel.loads(value, loaded) and name not in NAME.findall(value):
             yield name, found.end()
-    for found in TAKEN.finditer(text):
+    for found in _TAKEN.finditer(text) if "oad" in text else ():
         if found[1] in kernel.registers:
             yield found[1], found.end()
     for found in places(copies, text):
@@ -71,7 +78,7 @@ def _filled(kernel: Kernel, copies: re.Pattern[str]) -> Iterator[tuple[str, int]
 def meets_in_shared(kernel: Kernel, shuffles: re.Pattern[str]) -> bool:
     """Whether warps leave results in shared memory that others read by another index and combine."""
     text = kernel.body.text
-    for found in places(ELEMENT, text):
+    for found in kernel.elements[:MOST] if kernel.shared else ():
         name, index = found[1], found[2]
         if name not in kernel.shared or kernel.loads(found[3]) or not _WARP.search(kernel.reach(index)):
             continue
@@ -88,7 +95,7 @@ def keeps_remainder(body: str) -> bool:
     """Whether what rounding to a shorter number leaves over is worked out."""
     if _REMAINDER.search(body):
         return True
-    back = {name for name, value in made_in(body).items() if _TO_FLOAT.search(value)}
+    back = {name for name, value in first_values(SET.finditer(body)).items() if _TO_FLOAT.search(value)}
     back |= {found[1] for found in _LISTED.finditer(body) if back.intersection(NAME.findall(found[2]))}
     return any(found[1] in back for found in _LESS.finditer(body))
 
@@ -102,7 +109,10 @@ def merges_pairs(body: str) -> bool:
 
 def merges_moments(body: str) -> bool:
     """Whether a mean moves by a share of a difference that also enters the sum of squares (Welford, Chan)."""
-    for found in places(_DELTA, body):
+    for end in places(_SUBTRACTED, body):
+        found = _DELTA.search(body, max(0, end.start() - _LONGEST_DELTA), end.end())
+        if found is None:
+            continue
         delta, mean = re.escape(found[1]), re.escape(found[3])
         behind = body[found.end() : found.end() + 400]
         moved = (
