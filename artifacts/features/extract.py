@@ -131,17 +131,24 @@ def _features(parts: SourceParts) -> CodeFeatures:
     facts = parts.facts
     kernels = facts.kernels
     for text in parts.kernels:
-        structure = read_structure(text)
-        counts.update(structure.counts)
-        counts.update(token_features(structure.text))
-        counts.update(TORCH_OPS[op] for op in torch_calls(structure.text) if op in TORCH_OPS)
-        kernels += structure.kernels
+        found, own = _c_family_features(text)
+        counts.update(found)
+        kernels += own
     counts.update(triton_features(facts))
     counts.update(torch_features(facts))
     counts["fast_math"] += sum("fast_math" in flag or "ffast-math" in flag for flag in facts.literals if len(flag) < 60)
     if kernels > 1:
         counts["multiple_kernels"] = kernels
     return CodeFeatures({name: count for name, count in sorted(counts.items()) if count > 0})
+
+
+@functools.lru_cache(maxsize=1024)
+def _c_family_features(text: str) -> tuple[Counter[str], int]:
+    """Features of one C-family text and its number of kernels; versions of one source share most of their texts."""
+    structure = read_structure(text)
+    counts = structure.counts + token_features(structure.text)
+    counts.update(TORCH_OPS[op] for op in torch_calls(structure.text) if op in TORCH_OPS)
+    return counts, structure.kernels
 
 
 _NUMBA = re.compile(r"^@(?:\w+\.)?njit\b", re.MULTILINE)

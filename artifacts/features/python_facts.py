@@ -56,7 +56,7 @@ def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if node is None:  # the key of ``**`` in a dictionary, a keyword without default
             continue
         yield node
-        for name in _branches(type(node)):
+        for name in _branches(node.__class__):
             value = getattr(node, name, None)
             if type(value) is list:
                 waiting += value

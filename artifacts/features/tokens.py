@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -125,14 +124,20 @@ _WARP_PARTIALS = (
 )
 """The first lane of each warp leaves its partial result for the others."""
 _HORNER = r"(?:\b(\w+)\s*=\s*(?:\1\s*\*\s*\w+\s*\+|fmaf?\(\s*(?:\w+\s*,\s*)?\1\s*,)[^;]{0,100};\s*){3}"
-SELF_REFERRING: tuple[tuple[re.Pattern[str], int, re.Pattern[str], str], ...] = tuple(
-    (re.compile(sign), least, re.compile(pattern), name)
-    for sign, least, pattern, name in (
-        (r"=\s*(?:[\w[\]]+\s*\*\s*(?:_*exp|alpha|\w*scale|corr)|fma)", 1, _RESCALED, "online_softmax"),
-        (r"=\s*(?:\w+\s*\*\s*\w+\s*\+|fma)", 3, _HORNER, "polynomial_approximation"),
+_STEP = r"=\s*(?:\w+\s*\*\s*\w+\s*\+|fma)"
+_FACTOR = r"(?:alpha|\w*scale|corr)"
+SELF_REFERRING: tuple[tuple[re.Pattern[str], re.Pattern[str], str], ...] = tuple(
+    (re.compile(sign), re.compile(pattern), name)
+    for sign, pattern, name in (
+        (
+            rf"=\s*(?:[\w[\]]+\s*\*\s*(?:_*exp|{_FACTOR})|fmaf?\([\w\s[\]]+,\s*{_FACTOR})",
+            _RESCALED,
+            "online_softmax",
+        ),
+        (rf"{_STEP}(?:[^;]{{1,300}};\s*\w+\s*{_STEP}){{2}}", _HORNER, "polynomial_approximation"),
     )
 )
-"""What the pattern cannot do without and how often, pattern on text without comments → feature.
+"""What the pattern cannot do without, pattern on text without comments → feature.
 
 A pattern that repeats what it found is tried at every word; its sign begins with plain text and spares most texts that.
 """
@@ -219,8 +224,8 @@ def token_features(text: str) -> Counter[str]:
     for word, plain, pattern, feature in PATTERNS:
         if word in all_words and plain in text:
             found[feature] += len(pattern.findall(text))
-    for sign, least, pattern, feature in SELF_REFERRING:
-        if len(list(itertools.islice(sign.finditer(text), least))) == least:
+    for sign, pattern, feature in SELF_REFERRING:
+        if sign.search(text):
             found[feature] += len(pattern.findall(text))
     if found["accumulator_tile"] and found["dynamic_shared_memory"]:
         found["staged_tile"] += 1  # an array sized at launch has no shape to read

@@ -14,7 +14,7 @@ from builder.describe.glossary import find_terms, terms
 from builder.describe.plan import Clause, clauses, weight_at
 
 _TERM_FEATURES = {term.name: term.features for term in terms()}
-_NUMBER = re.compile(r"\b\d+\b")
+_NUMBER = re.compile(r"\d(?<!\w\d)\d*\b")
 _BY_NUMBER = frozenset({"block_size", "grid_size", "tile_size", "autotune", "occupancy", "launch_bounds"})
 _DROPPING = re.compile(
     r"\b(?:without|instead of|rather than|remov\w+|eliminat\w+|avoid\w*|drop\w*|no longer|not"

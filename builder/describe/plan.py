@@ -150,6 +150,8 @@ _ADDRESSES_MODEL = re.compile(
     r"|\byou are (?:now|no longer) (?:an?|the)\b",
     re.IGNORECASE,
 )
+_TO_MODEL = ("instructions", "rules", "prompt", "guidelines", "<", "you are ")
+"""One of these is in whatever :data:`_ADDRESSES_MODEL` matches in plain ASCII."""
 
 
 def addresses_model(text: str) -> bool:
@@ -158,6 +160,9 @@ def addresses_model(text: str) -> bool:
     Narrow on purpose: orders about instructions, rules or prompts, role marks of chats, and new roles. Such a plan is
     dropped as a whole; its step is described by its code.
     """
+    lowered = text.lower()
+    if text.isascii() and not any(word in lowered for word in _TO_MODEL):
+        return False
     return _ADDRESSES_MODEL.search(text) is not None
 
 
