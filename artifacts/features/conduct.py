@@ -60,7 +60,7 @@ _DECLARED = re.compile(r"\b(\w+)\s*(?:\[[^\[\];]{1,80}\]){2,}\s*;")
 _STAGED = re.compile(r"^\w+\s*\[\s*(?:2|3|4|\w*(?:STAGE|BUF)\w*)\s*\]\s*\[", re.IGNORECASE)
 _FLIPPED = re.compile(r"\b(\w+)\s*\^=?\s*1\b")
 _PINGPONG = re.compile(
-    r"1\s*-\s*(?:buf|cur|stage|read|write)|\bping|\(\s*\w+\s*\+\s*1\s*\)\s*%\s*2|&\s*1\s*\]",
+    r"1\s*-\s*(?:buf|cur|stage|read|write)|ping(?<!\wping)|\(\s*\w+\s*\+\s*1\s*\)\s*%\s*2|&\s*1\s*\]",
 )
 _MOST_LOADS = 400
 _MOST_LOOKED_AT = 1_000_000

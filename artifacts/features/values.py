@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from artifacts.features.kernels import MOST, NAME, SET, Kernel, first_values, places
 
 REDUCE = re.compile(
-    r"__shfl_(?:xor|down)\w*\([^;]{0,80},\s*(?:[A-Za-z_]\w*|16|8|4)\s*\)|__reduce_\w+_sync|\b(?:Warp|Block)Reduce\b"
+    r"__shfl_(?:xor|down)\w*\([^;]{0,80},\s*(?:[A-Za-z_]\w*|16|8|4)\s*\)|__reduce_\w+_sync"
+    r"|WarpReduce(?<!\wWarpReduce)\b|BlockReduce(?<!\wBlockReduce)\b"
 )
 """Lanes exchange over a distance that changes or is long; over a short one they hand on what lies at an edge."""
 _TAKEN = re.compile(r"\b\w*[lL]oad\w*\s*(?:<[^<>;]{0,40}>\s*)?\(\s*([A-Za-z_]\w*)\b")
