@@ -209,12 +209,20 @@ def publish(memory: Memory, store: MemoryStore, *, tag: str = "latest", force: b
     return version
 
 
-def keep_quarantine(reference: str, entries: Sequence[Quarantined], work: Path) -> None:
-    """Write quarantined records of a build to ``WORK/quarantine/NAME@VERSION.jsonl``."""
-    folder = work / "quarantine"
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(encode(entry)) + "\n" for entry in entries)
-    (folder / f"{reference}.jsonl").write_text(lines, encoding="utf-8")
+def published(
+    memory: Memory, store: str, tag: str, force: bool, quarantined: Sequence[Quarantined], work: Path | str
+) -> str:
+    """Publish and return ``name@version``; what was quarantined goes to ``WORK/quarantine/NAME@VERSION.jsonl``.
+
+    Raises:
+        HtamError: as :func:`publish` does.
+    """
+    version = publish(memory, MemoryStore(store), tag=tag, force=force)
+    kept = Path(work) / "quarantine" / f"{version.reference}.jsonl"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("".join(json.dumps(encode(entry)) + "\n" for entry in quarantined), encoding="utf-8")
+    log.info("published %s as %s", version.reference, tag)
+    return version.reference
 
 
 def best_of(tag: str) -> str:

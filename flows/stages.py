@@ -6,14 +6,8 @@ that was interrupted continues where it stopped, whichever worker runs it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from prefect import task
 
-from artifacts.memory.htg import Memory
-from artifacts.memory.store import MemoryStore
-from artifacts.trajectory import Quarantined
 from builder import build
 from flows.engine import MAPPED, STAGE
 
@@ -25,12 +19,4 @@ embed = task(name="embed", **MAPPED)(build.embed)
 cluster = task(name="cluster", **STAGE)(build.cluster)
 link = task(name="link", **STAGE)(build.link)
 validate = task(name="validate", **STAGE)(build.validate)
-
-
-@task(name="publish", **MAPPED)
-def publish(memory: Memory, store: str, tag: str, force: bool, quarantined: Sequence[Quarantined], work: str) -> str:
-    """Publish and return ``name@version``; what was quarantined is kept beside the work for the memory's page."""
-    version = build.publish(memory, MemoryStore(store), tag=tag, force=force)
-    build.keep_quarantine(version.reference, quarantined, Path(work))
-    build.log.info("published %s as %s", version.reference, tag)
-    return version.reference
+publish = task(name="publish", **MAPPED)(build.published)

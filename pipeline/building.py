@@ -39,15 +39,11 @@ def build_memory(
     with progress():
         logging.getLogger("htam").info("starting")  # the packages take seconds
         if runner == HERE:  # without a Prefect server, whose start costs more than a small build
-            from artifacts.memory.store import MemoryStore
             from builder import build
 
             settings = build.BuildSettings(name=name, model=model, cache=Path(work) / "build", replay=not no_replay)
             built = build.build(logs, settings)
-            version = build.publish(built.memory, MemoryStore(store), tag=tag, force=force)
-            build.keep_quarantine(version.reference, built.quarantined, Path(work))
-            build.log.info("published %s as %s", version.reference, tag)
-            return version.reference
+            return build.published(built.memory, store, tag, force, built.quarantined, work)
         from flows import keep_home_in
 
         keep_home_in(Path(work) / "prefect")

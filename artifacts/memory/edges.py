@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts.features.techniques import ABOUT, LADDERS, PLAIN, Technique, ladder_of, rung
+from artifacts.measurement import Outcome
 from artifacts.memory.columns import Bools, Codes, Columns, codes
 from artifacts.memory.effects import effects_by
 from artifacts.memory.records import Edge, Effect, Excerpt
@@ -137,21 +138,33 @@ class _Origins:
         ids = table["transition_id"].combine_chunks()
         places = pc.index_in(pa.array(sorted(excerpts), ids.type), value_set=ids)
         shown = {row: name for row, name in zip(places.to_pylist(), sorted(excerpts), strict=True) if row is not None}
-        outcome = codes(table["outcome"])
-        return cls(outcome, codes(table["device"]), shown, _mended(table, failed, outcome))
+        return cls(codes(table["outcome"]), codes(table["device"]), shown, _mended(table, failed))
 
 
-def _mended(table: pa.Table, failed: Bools, outcome: Codes) -> dict[int, tuple[str, ...]]:
-    """Row of a failed child to the plans of the correct steps that were made from it."""
+def _mended(table: pa.Table, failed: Bools) -> dict[int, tuple[str, ...]]:
+    """Row of a failed child to the plans of the steps that mended it."""
     lost = np.flatnonzero(failed)
+    cures = cures_of(table, lost)
+    rows = [row for mending in cures.values() for row in mending]
+    plans = dict(zip(rows, table["plan"].take(pa.array(rows, pa.int64())).to_pylist(), strict=True))
+    told = {child: tuple(" ".join(plans[row].split())[:LONGEST_CURE] for row in cures[child]) for child in cures}
     children = table["child_sha256"].take(pa.array(lost)).to_pylist()
-    made_from = pc.is_in(table["parent_sha256"], value_set=pa.array(children, table.schema.field("parent_sha256").type))
-    mending = np.flatnonzero(np.asarray(made_from) & (outcome.values == outcome.code("correct")))
-    plans: dict[str, list[str]] = defaultdict(list)
-    found = table.select(["parent_sha256", "plan"]).take(pa.array(mending)).to_pydict()
-    for parent, plan in zip(found["parent_sha256"], found["plan"], strict=True):
-        plans[parent].append(" ".join(plan.split())[:LONGEST_CURE])
-    return {row: tuple(plans[child]) for row, child in zip(lost.tolist(), children, strict=True) if child in plans}
+    return {row: told[child] for row, child in zip(lost.tolist(), children, strict=True) if child in told}
+
+
+def cures_of(table: pa.Table, failed: Ints) -> dict[str, tuple[int, ...]]:
+    """Source of each failed child at the rows ``failed`` to the rows of the correct steps that were made from it.
+
+    What nobody mended, and a child without a source, is left out.
+    """
+    parents, outcome = table["parent_sha256"], codes(table["outcome"])
+    children = [child for child in table["child_sha256"].take(pa.array(failed)).to_pylist() if child]
+    made_from = np.asarray(pc.is_in(parents, value_set=pa.array(children, parents.type)))
+    mending = np.flatnonzero(made_from & (outcome.values == outcome.code(Outcome.CORRECT.value)))
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, parent in zip(mending.tolist(), parents.take(pa.array(mending)).to_pylist(), strict=True):
+        rows[parent].append(row)
+    return {child: tuple(found) for child, found in rows.items()}
 
 
 def _edge(

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from artifacts.device import UNKNOWN
-from artifacts.measurement import Outcome
 from artifacts.memory.columns import Bools, Columns, columns_of
+from artifacts.memory.edges import cures_of
 from artifacts.memory.effects import effects_by
 from artifacts.memory.experience import similarity
 from artifacts.memory.htg import Memory
@@ -172,19 +171,12 @@ class DeviceExperience:
         """Rows that failed and of which a child was correct, with its plan as ``cure``."""
         table, columns = self._memory.table, self._memory.columns
         failed = self._some_of_each(np.flatnonzero(self._here & columns.failed))
+        mending = cures_of(table, np.array(failed, np.int64)).items()
+        told = {child: list(filter(None, table["plan"].take(pa.array(rows)).to_pylist())) for child, rows in mending}
+        cures = {child: plans[-1] for child, plans in told.items() if plans}
         wanted = {table["child_sha256"][row].as_py(): row for row in failed}
-        children = table.select(["parent_sha256", "plan"]).filter(
-            pc.and_(
-                pc.is_in(
-                    table["parent_sha256"].cast(pa.string()),
-                    pa.array(sorted(name for name in wanted if name), pa.string()),
-                ),
-                pc.equal(table["outcome"].cast(pa.string()), Outcome.CORRECT.value),
-            )
-        )
-        cures = {row["parent_sha256"]: row["plan"] for row in children.to_pylist() if row["plan"]}
-        rows, read = self._read(table.take(pa.array(sorted(wanted[name] for name in cures), pa.int64())))
-        return [row | {"cure": cures[row["child_sha256"]]} for row in rows], read
+        found, read = self._read(table.take(pa.array(sorted(wanted[child] for child in cures), pa.int64())))
+        return [row | {"cure": cures[row["child_sha256"]]} for row in found], read
 
     def _read(self, table: pa.Table) -> tuple[list[dict[str, Any]], Columns]:
         """Rows whose plan is worth reading, and the same as columns."""

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from artifacts.measurement import Outcome
+from artifacts.memory.edges import cures_of
 from artifacts.memory.htg import Memory
 
 _WORD = re.compile(r"[A-Za-z_]{3,}")
@@ -50,25 +51,19 @@ class KnownFixes:
 
     @cached_property
     def _known(self) -> tuple[_Known, ...]:
-        table = self._memory.table.select(
-            ["transition_id", "outcome", "parent_sha256", "child_sha256", "error", "plan"]
-        )
-        correct = pc.equal(table["outcome"].cast(pa.string()), Outcome.CORRECT.value)
-        failed = {
-            row["child_sha256"]: row for row in table.filter(pc.invert(correct)).to_pylist() if row["child_sha256"]
-        }
-        cured = table.filter(
-            pc.and_(correct, pc.is_in(table["parent_sha256"].cast(pa.string()), pa.array(failed, pa.string())))
-        )
-        pairs = ((failed[row["parent_sha256"]], row) for row in cured.to_pylist())
+        table, failed = self._memory.table, np.flatnonzero(self._memory.columns.failed)
+        texts = table.select(["transition_id", "outcome", "child_sha256", "error", "plan"])
+        before = {row["child_sha256"]: row for row in texts.take(pa.array(failed)).to_pylist()}
+        pairs = [(row, before[child]) for child, rows in cures_of(table, failed).items() for row in rows]
+        cures = texts.take(pa.array([row for row, _ in pairs], pa.int64())).to_pylist()
         return tuple(
             _Known(
-                before["outcome"],
-                words_of(before["error"]),
-                Fix(error=before["error"], cure=row["plan"], source=row["transition_id"]),
+                lost["outcome"],
+                words_of(lost["error"]),
+                Fix(error=lost["error"], cure=cure["plan"], source=cure["transition_id"]),
             )
-            for before, row in pairs
-            if before["error"] and row["plan"]
+            for (_, lost), cure in zip(pairs, cures, strict=True)
+            if lost["error"] and cure["plan"]
         )
 
 
