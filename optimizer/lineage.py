@@ -146,12 +146,22 @@ def _steps(
 
 
 def _forwards(version: Version, parent: Version | None) -> Measurement | None:
-    """What is known of ``version`` when it is read as the child of ``parent``, with which it was timed in turns."""
+    """What is known of ``version`` when it is read as the child of ``parent``, with which it was timed in turns.
+
+    Its time is that of the evaluation in which the parent was made from it, and so are the notes and doubts about it.
+    """
     measured = version.measurement
     if measured is None or parent is None or parent.measurement is None or parent.measurement.incumbent is None:
         return None if measured is None else replace(measured, incumbent=None, faster_than_incumbent=None)
     slower, again = parent.measurement, parent.measurement.incumbent
-    return replace(measured, timing=again, incumbent=slower.timing, faster_than_incumbent=None, doubts=slower.doubts)
+    return replace(
+        measured,
+        timing=again,
+        incumbent=slower.timing,
+        faster_than_incumbent=None,
+        doubts=slower.doubts,
+        notes=slower.notes,
+    )
 
 
 def _step(
