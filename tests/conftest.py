@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -31,6 +32,7 @@ def own_locks_and_builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     All test processes share one build cache, which is not the user's.
     """
     builds = tmp_path_factory.getbasetemp().parent / "builds"
+    multiprocessing.util.get_temp_dir()  # elsewhere: it is removed at exit, after the folder
     with (
         tempfile.TemporaryDirectory(prefix="htam-", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
