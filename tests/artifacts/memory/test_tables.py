@@ -78,13 +78,13 @@ def transitions(draw: st.DrawFn) -> Transition:
 many = st.lists(transitions(), max_size=6, unique_by=lambda item: item.transition_id)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(many)
 def test_transitions_survive_the_table(items: list[Transition]) -> None:
     assert list(transitions_of(transition_rows(items))) == sorted(items, key=lambda item: item.transition_id)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(many, st.randoms(use_true_random=False))
 def test_the_hash_knows_content_alone(items: list[Transition], rng: object) -> None:
     whole = transition_rows(items)
@@ -95,7 +95,7 @@ def test_the_hash_knows_content_alone(items: list[Transition], rng: object) -> N
     assert content_hash(chunked.replace_schema_metadata({"b": "1", "a": "2"})) == content_hash(whole)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(many.filter(bool))
 def test_the_hash_sees_a_changed_value(items: list[Transition]) -> None:
     table = transition_rows(items)

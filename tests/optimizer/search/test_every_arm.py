@@ -18,7 +18,7 @@ from artifacts.errors import BudgetExceededError
 from artifacts.memory.htg import Memory
 from artifacts.run_events import LoggedStep
 from artifacts.runlog import RunLog
-from optimizer.arms import ARMS, make_arm
+from optimizer.arms import ARMS, Arm, make_arm
 from optimizer.llm.budget import Budget, BudgetLimits, spent_on
 from optimizer.llm.protocol import LlmAnswer, LlmRequest
 from optimizer.search.settings import SearchSettings
@@ -96,8 +96,9 @@ def new_run(
 ) -> Callable[[str], Any]:
     name, answers = request.param
 
-    def make(path: str) -> Any:
-        arm = make_arm(name, memory_of_moves if name == "macro" else memory, SelectionSettings(least_margin=0.0))
+    def make(path: str, arm: Arm | None = None) -> Any:
+        if arm is None:
+            arm = make_arm(name, memory_of_moves if name == "macro" else memory, SelectionSettings(least_margin=0.0))
         run = make_run(path, tasks=1, settings=SETTINGS, arm=arm)
         session = run.session
 
@@ -125,13 +126,13 @@ def events(path: Path) -> list[tuple[str, str, Any]]:
     return [(event.kind, event.key, event.payload) for event in RunLog.open(path).events()]
 
 
-def test_a_run_cut_after_any_event_ends_like_one_that_was_not(new_run: Callable[[str], Any]) -> None:
-    whole = new_run("whole")
+def test_a_run_cut_after_any_event_ends_like_one_that_was_not(new_run: Callable[..., Any]) -> None:
+    whole, other = new_run("whole"), new_run("other").arm
     assert sit(whole).complete
     every = events(whole.path)
     lines = (whole.path / "events.jsonl").read_bytes().splitlines(keepends=True)
     for cut in range(len(every)):
-        part = new_run(f"cut_{cut}")
+        part = new_run(f"cut_{cut}", other)
         shutil.copytree(whole.path, part.path)
         (part.path / "events.jsonl").write_bytes(b"".join(lines[:cut]))
         sit(part)

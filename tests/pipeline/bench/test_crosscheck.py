@@ -61,9 +61,13 @@ def sample(source: str, number: int = 0) -> Sample:
 @pytest.mark.parametrize("old", [False, True])
 def test_both_layouts_of_the_benchmark_give_their_verdict(old: bool, tmp_path: Path) -> None:
     check = CrossCheck(checkout=checkout(tmp_path / "kb", old=old), path=tmp_path / "verdicts.jsonl")
-    found = check.verdicts([sample("right"), sample("wrong", 1), sample("locked", 2), sample("crash", 3)])
-    right, wrong, locked, crash = found.values()
+    (right,) = check.verdicts([sample("right")]).values()
     assert (right.correct, right.time_us) == (True, 250.0)
+
+
+def test_what_is_no_verdict_is_told_from_a_wrong_result(tmp_path: Path) -> None:
+    check = CrossCheck(checkout=checkout(tmp_path / "kb"), path=tmp_path / "verdicts.jsonl")
+    wrong, locked, crash = check.verdicts([sample("wrong"), sample("locked", 1), sample("crash", 2)]).values()
     assert (wrong.correct, wrong.error) == (False, "max_difference: ['0.3']")
     assert locked.correct is None
     assert (crash.correct, "ended with 7" in crash.error) == (None, True)
