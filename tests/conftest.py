@@ -43,6 +43,17 @@ def own_locks_and_builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk() -> Iterator[None]:
+    """Tests end processes, never the machine: ten thousand synced lines would take minutes on a slow disk.
+
+    Whether what must be synced is synced is asked where ``os.fsync`` is watched.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def evaluator() -> Iterator[LocalEvaluator]:
     """One for all tests of the group that bears its name: it starts, measures ceilings and compiles headers once."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fake_openai import KEY, FakeOpenAi, Fault
 
 from artifacts.candidate import Language
@@ -53,12 +52,6 @@ class InstantBench:
         return Measurement(
             outcome=Outcome.CORRECT, stage="timing", device="cpu", timing=timing, baselines={"eager_fp32": eager}
         )
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a crash leaves is tested elsewhere; ten thousand synced lines would take minutes on a slow disk."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def one_in_four(seed: int) -> Callable[[int, dict[str, Any]], Fault | None]:
