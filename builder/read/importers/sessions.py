@@ -36,6 +36,8 @@ _RUN = (
 _HARNESS = re.compile(rf"(?:cd\s+\S+\s*(?:&&|;)\s*)?{_RUN}(?:\s*(?:&&|;|\n)\s*(?:{_RUN}|echo\s+[\"'=-]*))*\s*")
 """Commands that print what scripts print and nothing else."""
 _LONGEST_RUN = 2_000
+_CHOSEN = re.compile(r"shape=\d")
+"""Of a filter that shows some of the shapes."""
 _SCRIPT = re.compile(r"[\w.-]{1,100}\.(?:py|sh)\b")
 _LAUNCHED = re.compile(rf"(?:^|(?:python3?|run|-u|&&|;|\d)\s+)(?:\S*/)?({_SCRIPT.pattern})")
 
@@ -57,8 +59,10 @@ _ALL_SHAPES = "\npeak_fraction: "
 _EVALUATED = re.compile(r"\bcorrectness=True\b.{0,2000}?\bruntime=(\d+\.?\d*)")
 """What KernelBench prints of an evaluation, in ms."""
 _FIGURE = re.compile(
-    rf"{_START}([A-Za-z][\w ()-]{{0,40}}?)[ \t]?[:=][ \t]*(\d+\.?\d*(?:e-?\d+)?)[ \t]?(ns|us|ms|s)?[ \t]*$", re.M
+    rf"{_START}([A-Za-z][\w ()-]{{0,40}}?)[ \t]?[:=][ \t]*(\d+\.?\d*(?:e-?\d+)?)[ \t]?(ns|us|ms)?[ \t]*$", re.M
 )
+_NO_TIME = re.compile(r"_s$|elapsed|total|warm|load")
+"""Figures of a harness about itself."""
 _APART = 1.2
 """Repeated timings of one version that differ by more than this factor are not of one thing."""
 _ERROR_CHARS = 4000
@@ -200,8 +204,8 @@ def _versions(deeds: Iterable[_Deed], kernel: str) -> Iterator[_Version]:
 def _commanded(deed: _Deed, now: _Version, own: set[str], kernel: str) -> str | None:
     """The kernel file after a command; what a harness printed goes to ``now``, names of changed files to ``own``."""
     command = deed.text.strip()
-    trusted = len(command) <= _LONGEST_RUN and _HARNESS.fullmatch(command) and own.isdisjoint(_SCRIPT.findall(command))
-    if now.line and trusted and kernel not in _LAUNCHED.findall(command):
+    plain = len(command) <= _LONGEST_RUN and _HARNESS.fullmatch(command) and not _CHOSEN.search(command)
+    if now.line and plain and own.isdisjoint(_SCRIPT.findall(command)) and kernel not in _LAUNCHED.findall(command):
         now.printed.append(deed.answer)
         return now.code
     changes: list[str] = _CHANGES.findall(command)
@@ -229,7 +233,7 @@ def _verdict(text: str, kernel: str) -> Verdict:
     telling = failed or list(_RAISED.finditer(text))[-1]
     error = text[telling.start() :].partition("Compile with `TORCH_USE_CUDA_DSA`")[0][:_ERROR_CHARS].strip()
     verdict = Verdict.of(False, error)
-    if _REFUSED.search(error):
+    if _REFUSED.search(error.partition("\n")[0]):
         return replace(verdict, outcome=Outcome.REJECTED)
     unnamed = raised and not failed and verdict.outcome is Outcome.WRONG_RESULT
     return replace(verdict, outcome=Outcome.RUNTIME_ERROR) if unnamed else verdict
@@ -242,8 +246,10 @@ def _times(text: str) -> dict[str, float]:
         BadRecordError: one name stands for values that are far apart.
     """
     found: dict[str, list[float]] = {}
-    for label, value, unit in _FIGURE.findall(text):
-        found.setdefault("_".join(filter(None, (slugify(label), unit))), []).append(float(value))
+    for name, value, unit in _FIGURE.findall(text):
+        label = "_".join(filter(None, (slugify(name), unit)))
+        if not _NO_TIME.search(label):
+            found.setdefault(label, []).append(float(value))
     for value in _EVALUATED.findall(text):
         found.setdefault("runtime_ms", []).append(float(value))
     shapes: dict[int, list[float]] = {}
@@ -252,7 +258,7 @@ def _times(text: str) -> dict[str, float]:
     if shapes and set(shapes) == set(range(len(shapes))) and all(map(min, shapes.values())) and _ALL_SHAPES in text:
         found["geomean_ms"] = [geometric_mean(map(median, shapes.values()))]
     for label, values in found.items():
-        if max(values) > _APART * min(values) and re.search(r"_(?:ns|us|ms|s)$|^speedup$", label):
+        if max(values) > _APART * min(values) and re.search(r"_(?:ns|us|ms)$|^speedup$", label):
             raise BadRecordError(f"{label} is printed with values far apart")
     return {label: median(values) for label, values in found.items()}
 
@@ -295,6 +301,8 @@ def _enter(session: _Session, kernel: str, log: LogFile, collector: Collector) -
         with collector.record(version.line):
             if version.code is None:
                 raise BadRecordError("a command changed the kernel file: what was measured is not known")
+            if any(_needs(version.code, PurePosixPath(deed.path)) for deed in session.deeds if deed.path != kernel):
+                raise BadRecordError("the kernel needs other files that the agent wrote: its code is not whole")
             code, verdict = checked_code(version.code, name), _verdict("\n".join(version.printed), name)
             plan = "\n".join(filter(None, version.plan))
             step = collector.step(
@@ -304,6 +312,13 @@ def _enter(session: _Session, kernel: str, log: LogFile, collector: Collector) -
             parent = step.step_id
     if not collector.records:
         collector.refuse(None, "no version of the kernel was run by a harness that the agent did not write", count=True)
+
+
+def _needs(code: str, other: PurePosixPath) -> bool:
+    """Whether a source imports or names another file."""
+    if other.suffix != ".py":
+        return bool(other.suffix) and other.name in code
+    return re.search(rf"\b(?:import|from)\s+{re.escape(other.stem)}\b", code) is not None
 
 
 IMPORTER = Importer(

@@ -65,6 +65,7 @@ def test_the_task_is_the_folder_of_the_kernel(tmp_path):
         "python kernel.cu.py",
         "ncu python check.py",
         "python check.py > log; cat log",
+        "python check.py | grep shape=0",
         "python check.py | tee check.py",
     ],
 )
@@ -107,6 +108,7 @@ def test_an_edit_that_was_refused_changes_nothing_and_one_that_fits_twice_leaves
         (f"PASS\n{SHAPE.format(1, 0.4)}peak_fraction: 0.4", "correct", None),
         ("[Eval] compiled=True correctness=True metadata={'n': 1} runtime=0.25 runtime_stats={}", "correct", 250),
         ("compiled=True correctness=False metadata={} runtime=-1.0", "wrong_result", None),
+        ("PASS\nElapsed time: 31.2 s\ntotal time: 900 ms", "correct", None),
         ("correctness: PASS\nlatency_us: 12.5\nspeedup: 2.0", "correct", 12.5),
         ("FAIL: forbidden op used: torch.matmul", "rejected", None),
         ("torch.AcceleratorError: CUDA error: misaligned\nCompile with `TORCH_USE_CUDA_DSA`", "runtime_error", None),
@@ -144,6 +146,11 @@ def test_of_several_kernels_the_one_counts_that_the_task_names(tmp_path):
     deeds = write("a", "/w/scratch.cu"), write("b"), bash(CHECK, "PASS")
     assert len(outcomes(session(tmp_path, *deeds, task="Your kernel goes in kernel.cu."))) == 1
     assert reasons(session(tmp_path, *deeds)) == ["2 files with kernels were written: which one counts is not known"]
+
+
+def test_a_kernel_that_includes_what_the_agent_wrote_beside_it_is_not_whole(tmp_path):
+    result = session(tmp_path, write("b"), write("a", "/w/a.h"), bash(CHECK, "PASS"), task="Write kernel.cu.")
+    assert reasons(result) == ["the kernel needs other files that the agent wrote: its code is not whole"]
 
 
 def test_what_follows_a_line_that_cannot_be_read_is_not_built_on_what_came_before(tmp_path):
