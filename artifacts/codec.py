@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from artifacts.errors import BadInputError
 
 T = TypeVar("T")
+_LEAVES = frozenset({str, int, bool, type(None)})
+"""Kinds that are encoded as they are: those of most values."""
 _PLAIN = (str, float, int)
 """Kinds whose values are taken as they are; lists of nothing else, such as timing samples, are taken whole."""
 
@@ -26,6 +28,8 @@ def encode(value: object) -> Any:
 
     NaN and infinities become None: JSON has no word for them, and what reads the strict kind refuses the file.
     """
+    if type(value) in _LEAVES:
+        return value
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
