@@ -3,16 +3,19 @@
     python -P benchmarks/record.py draw CHECKOUT
     python -P benchmarks/record.py open CHECKOUT FOLDER
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
+    python -P benchmarks/record.py table FOLDER
 
 ``draw`` writes ``record_plan.json``, ``open`` makes the runs of the plan (every arm, both classes), and ``first``
 writes what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn
-before there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers.
+before there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table``
+says of the runs in a folder what the protocol (docs/results/kernelbench.md) asks, as far as they got.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -21,15 +24,26 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from optimizer.llm.files import write_requests
-from optimizer.llm.protocol import LlmRequest
-from optimizer.prompting.request import build_request
-from optimizer.run.opening import OpenRun
-from optimizer.search.propose import propose
-from optimizer.search.task_search import TaskSearch
-from optimizer.search.write import prompt_context
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from runner import write_results  # noqa: E402 - the paths come first
+
+from artifacts.runlog import RunLog  # noqa: E402
+from optimizer.applicability import NO_PRODUCTS  # noqa: E402
+from optimizer.llm.files import write_requests  # noqa: E402
+from optimizer.llm.protocol import LlmRequest  # noqa: E402
+from optimizer.prompting.request import build_request  # noqa: E402
+from optimizer.run.opening import OpenRun  # noqa: E402
+from optimizer.search.propose import propose  # noqa: E402
+from optimizer.search.task_search import TaskSearch  # noqa: E402
+from optimizer.search.write import prompt_context  # noqa: E402
+from pipeline.report.figures import pair, summarise  # noqa: E402
+from pipeline.report.run_view import TaskView, read_run  # noqa: E402
 
 PLAN = Path(__file__).with_name("record_plan.json")
 COUNTS = {1: 20, 2: 20, 3: 8}
@@ -37,6 +51,7 @@ SEED = 17
 STEPS = 3
 ARMS = ("htam", "feedback", "shuffled")
 CLASSES = ("strict", "bf16")
+PAIRS = [("htam", "feedback", step) for step in range(1, STEPS + 1)] + [("htam", "shuffled", 1)]
 EXCLUDED: Mapping[int, Mapping[int, str]] = {
     1: {90: "not a number for inputs x 3", 98: "not a number for inputs x -1"},
     2: {
@@ -109,10 +124,49 @@ async def _first_of(search: TaskSearch) -> LlmRequest:
     return build_request(prompt_context(search, proposal), search.run.prompt)
 
 
+def table(folder: Path) -> dict[str, Any]:
+    """What the runs in ``folder`` (``ARM-CLASS``) say: figures of each arm after each step, and arms over others."""
+    runs = {path.name: read_run(path) for path in sorted(folder.iterdir()) if RunLog.is_run(path)}
+    found: dict[str, Any] = {"arms": {}, "pairs": {}}
+    for arm, kinds in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
+        tasks = {name: {task.ref.task_id: task for task in runs[name].tasks} for name in kinds}
+        parts = {name.rpartition("-")[2]: list(own.values()) for name, own in tasks.items()}
+        everything = [task for own in parts.values() for task in own]
+        for level in sorted({task.ref.level for task in everything if task.ref.level}):
+            parts[f"level {level}"] = [task for task in everything if task.ref.level == level]
+        for part, own in ({"all": everything} | parts).items():
+            for step in range(1, STEPS + 1):
+                figures = summarise([best_after(task, step) for task in own])
+                found["arms"][f"{arm}, {part}, step {step}"] = asdict(figures)
+    for name, other, step in PAIRS:
+        both = [(f"{name}-{kind}", f"{other}-{kind}") for kind in CLASSES]
+        there = [(runs[one].tasks, runs[two].tasks) for one, two in both if one in runs and two in runs]
+        for products in (True, False):
+            first, second = (
+                {
+                    task.ref.task_id: best_after(task, step)
+                    for tasks in side
+                    for task in tasks
+                    if (task.ref.family not in NO_PRODUCTS) is products
+                }
+                for side in (zip(*there, strict=True) if there else ((), ()))
+            )
+            compared = pair(first, second)
+            kind = "with products" if products else "without"
+            found["pairs"][f"{name} over {other}, step {step}, {kind}"] = compared and asdict(compared)
+    return found
+
+
+def best_after(task: TaskView, steps: int) -> float | None:
+    """Speedup over the fastest baseline of the best candidate so far; None while none is correct."""
+    ratios = [step.measurement.speedup() for step in task.steps if step.step < steps and step.correct]
+    return max((ratio for ratio in ratios if ratio), default=None)
+
+
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["draw", "open", "first"])
+    parser.add_argument("what", choices=["draw", "open", "first", "table"])
     parser.add_argument("paths", nargs="+", type=Path)
     arguments = parser.parse_args()
     if arguments.what == "draw":
@@ -120,6 +174,12 @@ def main() -> None:
         PLAN.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
     elif arguments.what == "open":
         open_runs(*arguments.paths)
+    elif arguments.what == "table":
+        figures = table(arguments.paths[0])
+        for part in figures.values():
+            for name, row in part.items():
+                print(f"{name:40}", row and {key: value for key, value in row.items() if key != "losses"})
+        write_results("record", figures)
     else:
         print(asyncio.run(first_requests(*arguments.paths)), "prompts")
 
