@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -83,11 +84,16 @@ def address(port: int) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that no system hands out meanwhile to who asks for any: those are higher.
+
+    Raises:
+        UnavailableError: none was found.
+    """
+    for port in random.sample(range(10_000, 30_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UnavailableError("no free port for the Prefect server", "name one in [service]: port = 4200")
 
 
 def _wait(process: subprocess.Popen[Any], url: str, home: Path) -> None:
