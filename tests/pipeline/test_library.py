@@ -18,25 +18,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-KERNEL = '''import torch
-from torch.utils.cpp_extension import load_inline
-
-SOURCE = """
-#include <torch/extension.h>
-torch::Tensor relu_rows(torch::Tensor x) {
-  auto y = torch::empty_like(x);
-  for (int64_t i = 0; i < x.numel(); ++i)
-    y.data_ptr<float>()[i] = x.data_ptr<float>()[i] > 0.0f ? x.data_ptr<float>()[i] : 0.0f;
-  return y;
-}
-"""
-module = load_inline(name="relu_rows", cpp_sources=SOURCE, functions=["relu_rows"])
-
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        return module.relu_rows(x)
-'''
+KERNEL = Path(__file__).with_name("relu_rows.py").read_text()
 
 
 def test_every_piece_of_the_page_runs(

@@ -32,24 +32,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-CANDIDATE = """import torch
-from torch.utils.cpp_extension import load_inline
-
-ext = load_inline(name="bench_relu", cpp_sources=r'''
-#include <torch/types.h>
-#include <algorithm>
-torch::Tensor own(torch::Tensor x) {
-  auto y = torch::empty_like(x);
-  for (int64_t i = 0; i < x.numel(); ++i) y.data_ptr<float>()[i] = std::max(x.data_ptr<float>()[i], 0.0f);
-  return y;
-}
-''', functions=["own"])
-
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        return ext.own(x)
-"""
+CANDIDATE = Path(__file__).parents[1].joinpath("relu_rows.py").read_text()
 ABSENT = (
     *("prefect", "faiss", "openai", "pydantic", "pyarrow", "optuna", "sentence_transformers", "sklearn", "rich"),
     *("tree_sitter", "tree_sitter_cuda", "sqlalchemy", "fastapi"),
@@ -158,7 +141,7 @@ def htam(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.xdist_group("evaluator")
 def test_a_bare_host_writes_the_table_and_knows_afterwards_what_it_has_seen(checkout: Path, tmp_path: Path) -> None:
     folder = candidates(tmp_path / "mine", "level_1_problem_1.py", "level_1_problem_1_b.py", "level_1_problem_2.py")
-    (folder / "level_1_problem_1_b.py").write_text(CANDIDATE.replace("ext.own(x)", "torch.relu(x)"))
+    (folder / "level_1_problem_1_b.py").write_text(CANDIDATE.replace("module.relu_rows(x)", "torch.relu(x)"))
     out = tmp_path / "out"
     words = ("bench", "kernelbench", "--checkout", checkout, "--folder", folder, "--levels", 1, "--backend", "cpu")
     first = htam(tmp_path, *words, "--out", out)
