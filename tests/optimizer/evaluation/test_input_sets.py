@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from artifacts.errors import BadTaskError
 from artifacts.measurement import Doubt, DoubtKind, Measurement, Outcome, Timing
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
 from optimizer.evaluation.verify.input_sets import MOST, InputSet, combined, input_sets
-from optimizer.evaluation.worker.local import LocalEvaluator
 
 TASK = """
 import functools
@@ -73,7 +73,7 @@ def job(name: str, count: str = "x.numel()", task: str = TASK) -> EvaluationJob:
 
 
 @pytest.fixture(scope="module")
-def results(evaluator: LocalEvaluator) -> dict[str, Measurement]:
+def results(measured: Callable[[Sequence[EvaluationJob]], dict[str, Measurement]]) -> dict[str, Measurement]:
     plain = TASK.partition("def get_input_sets")[0]
     jobs = [
         job("right"),
@@ -87,7 +87,7 @@ def results(evaluator: LocalEvaluator) -> dict[str, Measurement]:
             reference_only=True,
         ),
     ]
-    return dict(evaluator.evaluate(jobs))
+    return measured(jobs)
 
 
 @pytest.mark.xdist_group("evaluator")
