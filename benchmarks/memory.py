@@ -183,7 +183,7 @@ def raw(steps: int) -> None:
     rows = {"logs": held, "wall_s": stages, "cpu_s": cpu, "transitions": len(memory), "version": version.version}
     peak = largest[0] + RAW_SHARDS * largest[1]
     write_results(
-        "memory_raw", rows | {"peak_gib_at_most": peak, "ms_a_source": 1000 * cpu["describe"] / held["sources"]}
+        "memory_copies", rows | {"peak_gib_at_most": peak, "ms_a_source": 1000 * cpu["describe"] / held["sources"]}
     )
 
 
