@@ -43,10 +43,9 @@ def command() -> None:
 def test_a_silent_command_says_again_and_again_what_it_does() -> None:
     done = CliRunner().invoke(command)
     assert done.stdout == "result\n"
-    first, *beats = done.stderr.splitlines()
-    assert first == "begun"
-    assert len(beats) >= 2
-    assert set(beats) == {"building"}
+    said = done.stderr.splitlines()
+    assert "begun" in said
+    assert said.count("building") >= 2
 
 
 def test_words_get_the_seconds_since_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
