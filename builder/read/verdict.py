@@ -37,6 +37,8 @@ _RULES = (
     ),
 )
 _OUTCOME_RULES = tuple((outcome, re.compile(pattern, re.IGNORECASE)) for outcome, pattern in _RULES)
+_ADVICE = re.compile(r"Compile with `?TORCH_USE_CUDA_DSA")
+"""What PyTorch adds to every CUDA error says nothing of a compiler's."""
 _TRIALS = re.compile(r"\(\s*(\d+)\s*/\s*(\d+)\s*\)")
 
 
@@ -82,7 +84,7 @@ def failure_outcome(text: str, *, compiled: bool | None = None) -> Outcome:
         compiled: what the log says besides: False makes it a compile error unless the text says otherwise;
             a compiled candidate without a telling text gave a wrong result.
     """
-    start = text[:4000]
+    start = _ADVICE.sub("", text[:4000])
     found = next((outcome for outcome, pattern in _OUTCOME_RULES if pattern.search(start)), None)
     if compiled is False and found not in (Outcome.TIMEOUT, Outcome.INFRA_ERROR):
         return Outcome.COMPILE_ERROR

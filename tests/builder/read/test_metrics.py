@@ -4,7 +4,7 @@ import pytest
 
 from artifacts.measurement import Outcome
 from builder.read.fields import BadRecordError, Fields
-from builder.read.verdict import metrics_verdict
+from builder.read.verdict import failure_outcome, metrics_verdict
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,10 @@ def test_what_is_left_beside_the_metrics_says_how_a_candidate_failed(metrics, ar
 def test_metrics_without_verdict_and_time_are_refused(metrics):
     with pytest.raises(BadRecordError, match="neither a verdict nor a time"):
         metrics_verdict(Fields(metrics))
+
+
+def test_advice_that_comes_with_every_cuda_error_names_no_compiler() -> None:
+    told = (
+        "CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions"
+    )
+    assert failure_outcome(told) is Outcome.RUNTIME_ERROR
