@@ -11,6 +11,7 @@ import torch
 
 from artifacts.measurement import Outcome
 from optimizer.evaluation.build.builder import StockRoute
+from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.fast import FastRoute
 from optimizer.evaluation.build.request import BuildRequest, Route, SourceFile
 from optimizer.evaluation.build.toolchain import detect_toolchain
@@ -89,7 +90,7 @@ class ModelNew(nn.Module):
 
 def routes(root: Path) -> dict[str, Route]:
     toolchain = detect_toolchain()
-    fast = {name: FastRoute(toolchain, root, split=name == "split") for name in ("split", "slim")}
+    fast = {name: FastRoute(toolchain, BuildCache(root), split=name == "split") for name in ("split", "slim")}
     return {**fast, "stock": StockRoute(arch=toolchain.arch)}
 
 

@@ -155,9 +155,8 @@ def standard_builder(root: Path) -> LocalBuilder:
     toolchain = detect_toolchain()
     cache = BuildCache(root)
     cache.sweep()
-    headers = cache.root / "headers"
     compilers = CompilerSlots(os.cpu_count() or 1)
-    fast: list[Route] = [FastRoute(toolchain, headers, split=split, slots=compilers) for split in (True, False)]
+    fast: list[Route] = [FastRoute(toolchain, cache, split=split, slots=compilers) for split in (True, False)]
     routes = [*fast, StockRoute(arch=toolchain.arch)]
     return LocalBuilder(cache, routes, toolchain.fingerprint)
 

@@ -50,6 +50,26 @@ class Stop(Protocol):
         ...
 
 
+class Order:
+    """What the calls of one build share, and a :class:`Stop` for those that are no longer of use.
+
+    Args:
+        stop: says that the whole build is not.
+    """
+
+    def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int, stop: Stop | None) -> None:
+        self.directory = directory
+        self.timeout_s = timeout_s
+        self.wait = wait
+        self.ticket = ticket
+        self.failed = threading.Event()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        """Whether a call of this build has failed, or nobody wants it any more."""
+        return self.failed.is_set() or (self._stop is not None and self._stop.is_set())
+
+
 class ProcessRunner:
     """Runs commands as child processes that leave the processor to those who measure.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.evaluation.build.command import CompilerSlots, ProcessRunner, Stop
+from optimizer.evaluation.build.binding import BINDING_WORDS, TABLE, USUAL, Bindings, bound_apart
+from optimizer.evaluation.build.cache import BuildCache
+from optimizer.evaluation.build.command import CompilerSlots, Order, ProcessRunner, Stop
 from optimizer.evaluation.build.cuda_split import split_cuda_source
 from optimizer.evaluation.build.flags import divided, host_flags, names_architecture, words
 from optimizer.evaluation.build.headers import (
@@ -21,8 +22,6 @@ from optimizer.evaluation.build.headers import (
 )
 from optimizer.evaluation.build.request import Attempt, BuildRequest, SourceFile, write_files
 from optimizer.evaluation.build.toolchain import NVCC_DEFINES, Toolchain
-
-_BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,32 +37,12 @@ class Unit:
     code: tuple[str, ...] = ()
 
 
-class _Order:
-    """What the calls of one build share, and a :class:`Stop` for those that are no longer of use.
-
-    Args:
-        stop: says that the whole build is not.
-    """
-
-    def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int, stop: Stop | None) -> None:
-        self.directory = directory
-        self.timeout_s = timeout_s
-        self.wait = wait
-        self.ticket = ticket
-        self.failed = threading.Event()
-        self._stop = stop
-
-    def is_set(self) -> bool:
-        """Whether a call of this build has failed, or nobody wants it any more."""
-        return self.failed.is_set() or (self._stop is not None and self._stop.is_set())
-
-
 class FastRoute:
     """Slim headers for everything; CUDA files are split into a device and a host unit, or not.
 
     Args:
         toolchain: compilers and folders.
-        root: where slim and precompiled headers live.
+        cache: where objects with bindings live, and beside them slim and precompiled headers.
         split: True cuts ``.cu`` files in two, False gives them to nvcc whole.
         slots: where to queue for a compiler; one for each core when None.
     """
@@ -71,7 +50,7 @@ class FastRoute:
     def __init__(
         self,
         toolchain: Toolchain,
-        root: Path,
+        cache: BuildCache,
         *,
         split: bool,
         slots: CompilerSlots | None = None,
@@ -81,9 +60,11 @@ class FastRoute:
         self._toolchain = toolchain
         self._runner = ProcessRunner()
         self._slots = slots or CompilerSlots(os.cpu_count() or 1)
+        root = cache.root / "headers"
         self._headers = SlimHeaders(root, toolchain)
-        includes = [*self._include_flags(cuda=bool(toolchain.nvcc)), *_common_flags(toolchain)]
-        self._precompiled = PrecompiledHeaders(root, [toolchain.cxx, *includes], self._runner, self._slots)
+        command = [toolchain.cxx, *self._include_flags(cuda=bool(toolchain.nvcc)), *_common_flags(toolchain)]
+        self._precompiled = PrecompiledHeaders(root, command, self._runner, self._slots)
+        self._bindings = Bindings(cache, toolchain.fingerprint, command, self._runner, self._slots)
 
     def supports(self, request: BuildRequest) -> bool:
         """No for sources that need all of torch's headers, or (when splitting) that cannot be cut."""
@@ -98,20 +79,38 @@ class FastRoute:
     def build(self, request: BuildRequest, directory: Path, timeout_s: float, stop: Stop | None = None) -> Attempt:
         """See :class:`optimizer.evaluation.build.request.Route`."""
         write_files(request, directory)
-        text = "\n".join(file.text for file in request.files)
-        operators = operator_header(text, self._toolchain.torch_include)
-        (directory / OPERATORS_FILE).write_text(operators, encoding="utf-8")
-        units = self._units(request, directory)
-        order = _Order(directory, timeout_s, wait=not request.with_cuda, ticket=self._slots.ticket(), stop=stop)
-        with ThreadPoolExecutor(len(units)) as pool:
-            done = list(pool.map(lambda unit: self._compile(unit, order), units))
-        log = "\n".join(output for _, output in done if output)
-        if any(status for status, _ in done):
+        order = Order(directory, timeout_s, wait=not request.with_cuda, ticket=self._slots.ticket(), stop=stop)
+        apart = not request.with_cuda and bound_apart(request.files)
+        objects, log = self._objects(request, order, apart=apart)
+        if objects and apart:
+            bound = self._bindings.of(objects, _code(request), order)
+            if bound is None:
+                objects, log = self._objects(request, order, apart=False)
+            else:
+                objects.append(str(bound))
+        if not objects:
             return Attempt(library=None, log=log)
         with self._slots.slot(order.ticket):
-            return self._link(request, [unit.object for unit in units], directory, timeout_s, log)
+            return self._link(request, objects, directory, timeout_s, log)
 
-    def _compile(self, unit: Unit, order: _Order) -> tuple[int, str]:
+    def _objects(self, request: BuildRequest, order: Order, *, apart: bool) -> tuple[list[str], str]:
+        """Objects of the sources, none when a compiler refused, and what compilers said.
+
+        Args:
+            apart: leave the bindings out; the usual ones are made at the same time where there are none yet.
+        """
+        text = "\n".join(file.text for file in request.files)
+        operators = operator_header(text, self._toolchain.torch_include) + (TABLE if apart else "")
+        (order.directory / OPERATORS_FILE).write_text(operators, encoding="utf-8")
+        units = self._units(request, order.directory, apart=apart)
+        with ThreadPoolExecutor(len(units) + 1) as pool:
+            if apart:
+                pool.submit(self._bindings.object, USUAL, _code(request), order)
+            done = list(pool.map(lambda unit: self._compile(unit, order), units))
+        log = "\n".join(output for _, output in done if output)
+        return ([] if any(status for status, _ in done) else [unit.object for unit in units]), log
+
+    def _compile(self, unit: Unit, order: Order) -> tuple[int, str]:
         """Status and output of one call; the first that fails stops the others, whose output says nothing then."""
         header: list[str] = []
         if unit.header is not None:
@@ -129,12 +128,13 @@ class FastRoute:
             order.failed.set()
         return done.status, done.output
 
-    def _units(self, request: BuildRequest, directory: Path) -> list[Unit]:
+    def _units(self, request: BuildRequest, directory: Path, *, apart: bool) -> list[Unit]:
         units = []
         splits = (self._splits(request) or {}) if self._split else {}
         for index, file in enumerate(file for file in request.files if file.compile):
             if not file.is_cuda:
-                units.append(self._host_unit(request, file.name, file.text, request.cflags, f"unit{index}.o"))
+                text = "" if apart else file.text
+                units.append(self._host_unit(request, file.name, text, request.cflags, f"unit{index}.o"))
             elif file.name in splits:
                 units += self._split_units(request, file, splits[file.name], directory, index)
             else:
@@ -167,7 +167,7 @@ class FastRoute:
 
     def _host_unit(self, request: BuildRequest, name: str, text: str, flags: Sequence[str], target: str) -> Unit:
         """g++ on one file, with the bindings precompiled only where they are used."""
-        binds = any(word in text for word in _BINDING_WORDS)
+        binds = any(word in text for word in BINDING_WORDS)
         header = self._headers.prefix if binds else self._headers.core
         if request.with_cuda:
             header = header.with_name(f"cuda_{header.name}")
@@ -190,7 +190,7 @@ class FastRoute:
         arch = self._toolchain.arch
         standard = [] if any(flag.startswith("-std=") for flag in request.cuda_cflags) else [self._toolchain.standard]
         folders = self._include_flags(cuda=True)
-        binding = any(word in file.text for file in request.files if file.is_cuda for word in _BINDING_WORDS)
+        binding = any(word in file.text for file in request.files if file.is_cuda for word in BINDING_WORDS)
         command = (
             self._toolchain.nvcc,
             *(folders if slim else folders[1:]),
@@ -233,3 +233,7 @@ class FastRoute:
 
 def _common_flags(toolchain: Toolchain) -> list[str]:
     return ["-DTORCH_API_INCLUDE_EXTENSION_H", "-fPIC", toolchain.standard]
+
+
+def _code(request: BuildRequest) -> list[str]:
+    return divided(request.cflags)[0]
