@@ -22,6 +22,7 @@ from optimizer.evaluation.kept_file import content_hash
 BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
 """A source that names one of them sees pybind11, unless it is compiled apart from its bindings."""
 
+_INCLUDED = re.compile(r"^\s*#\s*include\s*[<\"]torch/(?:extension|python|torch)\.h[>\"]", re.MULTILINE)
 _MODULE = re.compile(
     r"\bPYBIND11_MODULE\s*\(\s*TORCH_EXTENSION_NAME\s*,\s*(\w+)\s*\)\s*\{"
     r'(?:\s*\1\.def\s*\(\s*"[^"\\\n]*"\s*,\s*&?\s*[\w:]+\s*(?:,\s*"[^"\\\n]*"\s*)?\)\s*;)+\s*\}'
@@ -96,7 +97,9 @@ def bound_apart(files: Iterable[SourceFile]) -> bool:
     """Whether the only use of pybind11 is one module of plain ``m.def("name", function)``."""
     text = "\n".join(without_comments(file.text) for file in files)
     rest, modules = _MODULE.subn("", text)
-    return modules == 1 and not any(word in rest for word in BINDING_WORDS) and shutil.which("nm") is not None
+    if modules != 1 or not _INCLUDED.search(rest) or any(word in rest for word in BINDING_WORDS):
+        return False
+    return shutil.which("nm") is not None
 
 
 class Bindings:

@@ -54,7 +54,11 @@ class Order:
     """What the calls of one build share, and a :class:`Stop` for those that are no longer of use.
 
     Args:
-        stop: says that the whole build is not.
+        directory: where they run.
+        timeout_s: limit of each.
+        wait: whether the build waits for headers that are being precompiled.
+        ticket: its place in the queue for compilers.
+        stop: says that the whole build is of no use.
     """
 
     def __init__(self, directory: Path, timeout_s: float, *, wait: bool, ticket: int, stop: Stop | None) -> None:

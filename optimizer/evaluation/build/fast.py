@@ -133,7 +133,7 @@ class FastRoute:
         splits = (self._splits(request) or {}) if self._split else {}
         for index, file in enumerate(file for file in request.files if file.compile):
             if not file.is_cuda:
-                text = "" if apart else file.text
+                text = "" if apart else file.text  # pybind11's words in it are read without pybind11
                 units.append(self._host_unit(request, file.name, text, request.cflags, f"unit{index}.o"))
             elif file.name in splits:
                 units += self._split_units(request, file, splits[file.name], directory, index)

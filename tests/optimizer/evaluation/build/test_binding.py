@@ -118,6 +118,7 @@ def test_types_that_are_not_surely_known_are_bound_in_the_file_itself(host: Host
         (source("", "f").replace('"f")', '"f", py::arg("x"))'), False),
         (source("", "f").replace("}", 'm.attr("a") = 1; }'), False),
         (source("PyObject* f(PyObject* x) { return x; }", "f"), False),
+        (source("", "f").replace("extension.h", "types.h"), False),
         (INCLUDE, False),
         (source("", "f") + source("", "f"), False),
     ],
