@@ -25,14 +25,17 @@ BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
 _INCLUDED = re.compile(r"^\s*#\s*include\s*[<\"]torch/(?:extension|python|torch)\.h[>\"]", re.MULTILINE)
 _MODULE = re.compile(
     r"\bPYBIND11_MODULE\s*\(\s*TORCH_EXTENSION_NAME\s*,\s*(\w+)\s*\)\s*\{"
-    r'(?:\s*\1\.def\s*\(\s*"[^"\\\n]*"\s*,\s*&?\s*[\w:]+\s*(?:,\s*"[^"\\\n]*"\s*)?\)\s*;)+\s*\}'
+    r'(?:\s*\1\.def\s*\(\s*"[^"\\\n]*"\s*,\s*(?:&?\s*[\w:]+|torch::wrap_pybind_function\([\w:]+\))\s*'
+    r'(?:,\s*"[^"\\\n]*"\s*)?\)\s*;)+\s*\}'
 )
 
 _DECLARED = """
 #pragma GCC visibility push(hidden)
+template <class R, class... A> struct htam_wrapped { R (*function)(A...); };
 struct htam_module {
   void* python;
   template <class R, class... A> void def(const char* name, R (*function)(A...), const char* doc = "");
+  template <class R, class... A> void def(const char* name, htam_wrapped<R, A...> wrapped, const char* doc = "");
 };
 extern const char* const htam_module_name;
 void htam_define(htam_module& module);
@@ -52,6 +55,10 @@ TABLE = f"""
 #include <span>
 #endif
 {_DECLARED}
+namespace torch {{
+template <class R, class... A>
+htam_wrapped<R, A...> wrap_pybind_function(R (*function)(A...)) {{ return {{function}}; }}
+}}
 #define HTAM_MODULE(name, variable) \\
   const char* const htam_module_name = #name; \\
   extern "C" __attribute__((visibility("default"))) PyObject* PyInit_##name() {{ return htam_start(); }} \\
@@ -62,10 +69,15 @@ TABLE = f"""
 
 _BINDING = f"""
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/Exceptions.h>
 {_DECLARED}
 template <class R, class... A>
 void htam_module::def(const char* name, R (*function)(A...), const char* doc) {{
   static_cast<pybind11::module_*>(python)->def(name, function, doc);
+}}
+template <class R, class... A>
+void htam_module::def(const char* name, htam_wrapped<R, A...> wrapped, const char* doc) {{
+  static_cast<pybind11::module_*>(python)->def(name, torch::wrap_pybind_function(*wrapped.function), doc);
 }}
 PYBIND11_MODULE(htam_extension, m) {{
   m.attr("__name__") = htam_module_name;
@@ -77,24 +89,30 @@ PyObject* htam_start() {{ return PyInit_htam_extension(); }}
 
 _DEFINITION = re.compile(r"^\s*U (void htam_module::def<.*)$", re.MULTILINE)
 _KNOWN = re.compile(
-    r"(?:\b(?:void|bool|char|int|long|short|unsigned|float|double|const|htam_module::def|at::Tensor"
+    r"(?:\b(?:void|bool|char|int|long|short|unsigned|float|double|const|htam_module::def|htam_wrapped|at::Tensor"
     r"|c10::(?:ArrayRef|Device|Scalar|ScalarType)"
     r"|std::(?:allocator|array|char_traits|optional|pair|__cxx11::basic_string|tuple|vector)|\d+ul)\b|[<>(),*& ])*"
 )
 
 
-def _of_tensors(tensor: str, count: int) -> str:
-    """The definition for functions of ``count`` tensors that return one, as ``nm`` writes it."""
-    listed = ", ".join([tensor] * count)
-    return f"void htam_module::def<at::Tensor, {listed}>(char const*, at::Tensor (*)({listed}), char const*)"
+def _of_tensors(tensor: str, count: int) -> tuple[str, str]:
+    """The definitions for functions of ``count`` tensors that return one, plain and wrapped, as ``nm`` writes them."""
+    types = ", ".join([tensor] * count)
+    begin = f"void htam_module::def<at::Tensor, {types}>(char const*, "
+    return f"{begin}at::Tensor (*)({types}), char const*)", f"{begin}htam_wrapped<at::Tensor, {types}>, char const*)"
 
 
-USUAL = frozenset(_of_tensors(tensor, count) for tensor in ("at::Tensor", "at::Tensor const&") for count in range(1, 7))
+USUAL = frozenset(
+    definition
+    for tensor in ("at::Tensor", "at::Tensor const&")
+    for count in range(1, 7)
+    for definition in _of_tensors(tensor, count)
+)
 """Definitions that one object holds together: most extensions need no other."""
 
 
 def bound_apart(files: Iterable[SourceFile]) -> bool:
-    """Whether the only use of pybind11 is one module of plain ``m.def("name", function)``."""
+    """Whether the only use of pybind11 is one module of ``m.def("name", function)`` as ``load_inline`` writes it."""
     text = "\n".join(without_comments(file.text) for file in files)
     rest, modules = _MODULE.subn("", text)
     if modules != 1 or not _INCLUDED.search(rest) or any(word in rest for word in BINDING_WORDS):
