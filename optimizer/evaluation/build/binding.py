@@ -95,20 +95,39 @@ _KNOWN = re.compile(
 )
 
 
-def _of_tensors(tensor: str, count: int) -> tuple[str, str]:
-    """The definitions for functions of ``count`` tensors that return one, plain and wrapped, as ``nm`` writes them."""
-    types = ", ".join([tensor] * count)
-    begin = f"void htam_module::def<at::Tensor, {types}>(char const*, "
-    return f"{begin}at::Tensor (*)({types}), char const*)", f"{begin}htam_wrapped<at::Tensor, {types}>, char const*)"
+def _definition(result: str, types: str, *, wrapped: bool) -> str:
+    """What binds functions of these types, as ``nm`` writes it."""
+    all_types = ", ".join(part for part in (result, types) if part)
+    function = f"htam_wrapped<{all_types}>" if wrapped else f"{result} (*)({types})"
+    return f"void htam_module::def<{all_types}>(char const*, {function}, char const*)"
 
 
 USUAL = frozenset(
-    definition
+    _definition("at::Tensor", ", ".join([tensor] * count), wrapped=wrapped)
     for tensor in ("at::Tensor", "at::Tensor const&")
     for count in range(1, 7)
-    for definition in _of_tensors(tensor, count)
+    for wrapped in (True, False)
 )
 """Definitions that one object holds together: most extensions need no other."""
+
+_BOUND = re.compile(r'\.def\s*\(\s*"[^"\n]*"\s*,\s*(torch::wrap_pybind_function\()?&?\s*(?:\w+::)*(\w+)')
+
+
+def likely(text: str) -> frozenset[str]:
+    """The definitions that a module seems to want, to begin with before the compiler has said which it does."""
+    found = set()
+    for wrapper, name in _BOUND.findall(text):
+        if function := re.search(rf"([\w:]+)\s+{name}\s*\(([^()]*)\)", text):
+            parameters = [re.sub(r"\s*\w+\s*(=.*)?$", "", part.strip()) for part in function[2].split(",")]
+            types = ", ".join(_spelled(part) for part in parameters if part)
+            found.add(_definition(_spelled(function[1]), types, wrapped=bool(wrapper)))
+    return frozenset(found)
+
+
+def _spelled(kind: str) -> str:
+    """A type of a source as ``nm`` writes the frequent ones."""
+    plain = kind.replace("torch::", "at::").replace("int64_t", "long")
+    return re.sub(r"^const\s+([\w:]+)\s*", r"\1 const", plain)
 
 
 def bound_apart(files: Iterable[SourceFile]) -> bool:
@@ -140,11 +159,17 @@ class Bindings:
         self._slots = slots
 
     def object(self, wanted: frozenset[str], flags: Sequence[str], order: Order) -> Path | None:
-        """The object with the ``wanted`` definitions; None when it does not compile or is not asked for any more.
+        """The object with the ``wanted`` definitions.
+
+        None where they name a type that is not surely known, since they are spelled as a candidate likes; when it does
+        not compile; and when it is not asked for any more.
 
         Flags other than the level of optimisation may change what a call looks like, so each set has its own object.
         At ``-O1`` a call takes no longer than at ``-O3`` (0.1 µs; 0.9 µs at ``-O0``).
         """
+        if not wanted or not all(_KNOWN.fullmatch(definition) for definition in wanted):
+            return None
+        wanted = USUAL if wanted <= USUAL else wanted
         text = "\n".join([_BINDING, *(f"template {definition};" for definition in sorted(wanted)), ""])
         command = [*self._command, *(flag for flag in flags if not flag.startswith("-O")), "-O1"]
         key = content_hash(text, command, self._fingerprint)
@@ -166,12 +191,6 @@ class Bindings:
             return entry, self._cache.publish(key, entry, made)
 
     def of(self, objects: Sequence[str], flags: Sequence[str], order: Order) -> Path | None:
-        """The object with the definitions that ``objects`` lack; None where they name a type that is not surely known.
-
-        What is compiled here is spelled from a candidate's symbols, so nothing but known words gets in.
-        """
+        """The object with the definitions that ``objects`` lack; see :meth:`object`."""
         said = self._runner.run(["nm", "-C", "-u", *objects], order.directory, order.timeout_s, order).output
-        wanted = frozenset(_DEFINITION.findall(said))
-        if not wanted or not all(_KNOWN.fullmatch(definition) for definition in wanted):
-            return None
-        return self.object(USUAL if wanted <= USUAL else wanted, flags, order)
+        return self.object(frozenset(_DEFINITION.findall(said)), flags, order)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.evaluation.build.binding import BINDING_WORDS, TABLE, USUAL, Bindings, bound_apart
+from optimizer.evaluation.build.binding import BINDING_WORDS, TABLE, Bindings, bound_apart, likely
 from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.command import CompilerSlots, Order, ProcessRunner, Stop
 from optimizer.evaluation.build.cuda_split import split_cuda_source
@@ -97,7 +97,7 @@ class FastRoute:
         """Objects of the sources, none when a compiler refused, and what compilers said.
 
         Args:
-            apart: leave the bindings out; the usual ones are made at the same time where there are none yet.
+            apart: leave the bindings out; those that seem to be wanted are made at the same time where there are none.
         """
         text = "\n".join(file.text for file in request.files)
         operators = operator_header(text, self._toolchain.torch_include) + (TABLE if apart else "")
@@ -105,7 +105,7 @@ class FastRoute:
         units = self._units(request, order.directory, apart=apart)
         with ThreadPoolExecutor(len(units) + 1) as pool:
             if apart:
-                pool.submit(self._bindings.object, USUAL, _code(request), order)
+                pool.submit(self._bindings.object, likely(text), _code(request), order)
             done = list(pool.map(lambda unit: self._compile(unit, order), units))
         log = "\n".join(output for _, output in done if output)
         return ([] if any(status for status, _ in done) else [unit.object for unit in units]), log

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from optimizer.evaluation.build.binding import Bindings, bound_apart
+from optimizer.evaluation.build.binding import Bindings, bound_apart, likely
 from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.command import CompilerSlots, Order, ProcessRunner
 from optimizer.evaluation.build.fast import FastRoute
@@ -93,7 +93,7 @@ def test_other_functions_with_the_same_signatures_share_what_binds_them(host: Ho
 def test_functions_of_other_signatures_behave_as_pybind11_makes_them(host: Host) -> None:
     text = source(TAKES_MANY, "split", "shifted", "sized", "fill", "unlucky")
     many = host.module("many", text.replace("torch::wrap_pybind_function(unlucky)", "unlucky"), "-w")
-    assert host.bindings() == 3, "the usual ones for these flags, and those of this file"
+    assert host.bindings() == 2
     x = torch.ones(4)
     assert [part.tolist() for part in many.split(x, 2)] == [[1, 1], [1, 1]]
     assert many.shifted(x, None, "+", 1) is x
@@ -112,6 +112,15 @@ def test_functions_of_other_signatures_behave_as_pybind11_makes_them(host: Host)
 def test_types_that_are_not_surely_known_are_bound_in_the_file_itself(host: Host) -> None:
     text = "int64_t count(std::map<std::string, torch::Tensor> named) { return named.size(); }"
     assert host.module("own", source(text, "count"), "-g0").count({"a": torch.ones(1)}) == 1
+
+
+def test_what_a_file_plainly_says_is_begun_before_it_is_compiled() -> None:
+    text = "at::Tensor f(const torch::Tensor& x, int64_t n = 1,\n double s) {}\nvoid g() {}"
+    assert likely(source(text, "f") + plain(source("", "g"))) == {
+        "void htam_module::def<at::Tensor, at::Tensor const&, long, double>"
+        "(char const*, htam_wrapped<at::Tensor, at::Tensor const&, long, double>, char const*)",
+        "void htam_module::def<void>(char const*, void (*)(), char const*)",
+    }
 
 
 @pytest.mark.parametrize(
