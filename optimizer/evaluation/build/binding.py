@@ -22,10 +22,10 @@ from optimizer.evaluation.kept_file import content_hash
 BINDING_WORDS = ("PYBIND11", "py::", "pybind11", "PyObject")
 """A source that names one of them sees pybind11, unless it is compiled apart from its bindings."""
 
-_INCLUDED = re.compile(r"^\s*#\s*include\s*[<\"]torch/(?:extension|python|torch)\.h[>\"]", re.MULTILINE)
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]torch/(?:extension|python|torch)\.h[>\"]", re.MULTILINE)
 _MODULE = re.compile(
     r"\bPYBIND11_MODULE\s*\(\s*TORCH_EXTENSION_NAME\s*,\s*(\w+)\s*\)\s*\{"
-    r'(?:\s*\1\.def\s*\(\s*"[^"\\\n]*"\s*,\s*(?:&?\s*[\w:]+|torch::wrap_pybind_function\([\w:]+\))\s*'
+    r'(?:\s*\1\.def\s*\(\s*"[^"\\\n]*"\s*,\s*(?:(?:&\s*)?[\w:]+|torch::wrap_pybind_function\([\w:]+\))\s*'
     r'(?:,\s*"[^"\\\n]*"\s*)?\)\s*;)+\s*\}'
 )
 
@@ -87,7 +87,7 @@ PYBIND11_MODULE(htam_extension, m) {{
 PyObject* htam_start() {{ return PyInit_htam_extension(); }}
 """
 
-_DEFINITION = re.compile(r"^\s*U (void htam_module::def<.*)$", re.MULTILINE)
+_DEFINITION = re.compile(r"^ *U (void htam_module::def<.*)$", re.MULTILINE)
 _KNOWN = re.compile(
     r"(?:\b(?:void|bool|char|int|long|short|unsigned|float|double|const|htam_module::def|htam_wrapped|at::Tensor"
     r"|c10::(?:ArrayRef|Device|Scalar|ScalarType)"
@@ -103,24 +103,24 @@ def _definition(result: str, types: str, *, wrapped: bool) -> str:
 
 
 USUAL = frozenset(
-    _definition("at::Tensor", ", ".join([tensor] * count), wrapped=wrapped)
+    _definition("at::Tensor", ", ".join([tensor] * count), wrapped=True)
     for tensor in ("at::Tensor", "at::Tensor const&")
     for count in range(1, 7)
-    for wrapped in (True, False)
 )
 """Definitions that one object holds together: most extensions need no other."""
 
-_BOUND = re.compile(r'\.def\s*\(\s*"[^"\n]*"\s*,\s*(torch::wrap_pybind_function\()?&?\s*(?:\w+::)*(\w+)')
+_BOUND = re.compile(r'\.def\s*\(\s*"[^"\n]*"\s*,\s*(torch::wrap_pybind_function\()?(?:&\s*)?(?:\w+::)*(\w+)')
 
 
 def likely(text: str) -> frozenset[str]:
     """The definitions that a module seems to want, to begin with before the compiler has said which it does."""
     found = set()
     for wrapper, name in _BOUND.findall(text):
-        if function := re.search(rf"([\w:]+)\s+{name}\s*\(([^()]*)\)", text):
-            parameters = [re.sub(r"\s*\w+\s*(=.*)?$", "", part.strip()) for part in function[2].split(",")]
+        if function := re.search(rf"\s{name}\s{{0,9}}\(([^()]{{0,999}})\)", text):
+            parameters = [re.sub(r"\s*\w+\s*(=.*)?$", "", part.strip()) for part in function[1].split(",")]
             types = ", ".join(_spelled(part) for part in parameters if part)
-            found.add(_definition(_spelled(function[1]), types, wrapped=bool(wrapper)))
+            before = text[max(function.start() - 99, 0) : function.start()].split() or [""]
+            found.add(_definition(_spelled(before[-1]), types, wrapped=bool(wrapper)))
     return frozenset(found)
 
 

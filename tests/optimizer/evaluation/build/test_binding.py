@@ -81,7 +81,7 @@ def test_other_functions_with_the_same_signatures_share_what_binds_them(host: Ho
     first = host.module("first", source("torch::Tensor twice(torch::Tensor x) { return x + x; }", "twice"))
     assert host.bindings() == 1
     text = "at::Tensor both(at::Tensor a, at::Tensor b) { return a * b; }\nat::Tensor same(at::Tensor a) { return a; }"
-    second = host.module("second", plain(source(text, "both", "same")))
+    second = host.module("second", source(text, "both", "same"))
     assert host.bindings() == 1
     x = torch.ones(3)
     assert first.twice(x).tolist() == [2, 2, 2]
