@@ -48,7 +48,5 @@ def test_metrics_without_verdict_and_time_are_refused(metrics):
 
 
 def test_advice_that_comes_with_every_cuda_error_names_no_compiler() -> None:
-    told = (
-        "CUDA error: an illegal memory access\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions"
-    )
+    told = "CUDA error: an illegal memory access\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions"
     assert failure_outcome(told) is Outcome.RUNTIME_ERROR
