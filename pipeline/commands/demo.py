@@ -98,6 +98,7 @@ def story(run: Path) -> Iterator[str]:
     from artifacts.memory.shipped import load_memory
     from artifacts.run_events import LoggedStep, TaskFinished
     from artifacts.runlog import RunLog
+    from pipeline.report.paired import paired_times
 
     log = RunLog.open(run)
     memory = load_memory("", log.manifest["memory"])
@@ -108,17 +109,22 @@ def story(run: Path) -> Iterator[str]:
         speedup = describe_speedups(done.speedups) or "no correct candidate"
         yield f"{done.task_id.rpartition('/')[2]}: {speedup}{_believe(doubt_mark(done.doubts))}"
         yield from from_memory(own[0].shown, memory)
-        yield from (f"  {_answer(step)}{' <- the winner' * (step.step_id == done.best_step)}" for step in own)
+        times = paired_times(own, done.best_step, done.confirmed)
+        yield from (
+            f"  {_answer(step, times.get(step.step_id))}{' <- the winner' * (step.step_id == done.best_step)}"
+            for step in own
+        )
 
 
-def _answer(step: LoggedStep) -> str:
+def _answer(step: LoggedStep, paired_us: float | None) -> str:
+    """What became of an answer; times on one scale, since medians of different moments are not to be compared."""
     from artifacts.measurement import doubt_mark
     from pipeline.report.charts import microseconds
 
     measured = step.measurement
-    if measured is None or measured.timing is None:
+    if measured is None or paired_us is None:
         return f"answer {step.index + 1}: {step.error if measured is None else measured.outcome.value}"
-    taken = microseconds(measured.timing.median_us)
+    taken = microseconds(paired_us)
     return f"answer {step.index + 1}: {measured.outcome.value}, {taken}{_believe(doubt_mark(measured.doubts))}"
 
 
