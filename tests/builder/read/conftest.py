@@ -591,7 +591,7 @@ def session(root: Path) -> Path:
     code = triton_kernel("first")
     messages = [("user", [{"type": "text", "text": "Write a faster softmax to kernel.py, check it with check.py."}])]
     told: list[tuple[str, dict[str, object], str]] = [
-        ("Write", {"file_path": "/work/23_Softmax/kernel.py", "content": code}, "File created"),
+        ("Write", {"file_path": "/repo/23_Softmax/kernel.py", "content": code}, "File created"),
         ("Bash", {"command": "uv run python check.py 2>&1 | tail -3 && python bench.py"}, "PASS\nlatency: 0.050 ms"),
         ("Edit", {"old_string": "first", "new_string": "second", "replace_all": True}, "updated"),
         ("Bash", {"command": "python check.py"}, "FAIL: output mismatch, max 0.5"),
@@ -603,7 +603,7 @@ def session(root: Path) -> Path:
         ("Bash", {"command": "python check.py && python bench.py"}, "PASS\nlatency: 0.010 ms"),
     ]
     for number, (name, given, answer) in enumerate(told):
-        given.setdefault("file_path", "/work/23_Softmax/kernel.py")
+        given.setdefault("file_path", "/repo/23_Softmax/kernel.py")
         call = {"type": "tool_use", "id": str(number), "name": name, "input": given}
         messages.append(("assistant", [{"type": "text", "text": f"Use idea {number} now."}, call]))
         messages.append(("user", [{"type": "tool_result", "tool_use_id": str(number), "content": answer}]))

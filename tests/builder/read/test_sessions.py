@@ -14,7 +14,7 @@ CHECK = "python check.py"
 SHAPE = "shape={} variant=solution tflops=1.0 gbps=1.0 ms={}\n"
 
 
-def write(name: str, path: str = "/work/gemm/kernel.cu") -> tuple[str, dict[str, str], str]:
+def write(name: str, path: str = "/repo/gemm/kernel.cu") -> tuple[str, dict[str, str], str]:
     return "Write", {"file_path": path, "content": KERNEL.format(name)}, "File written"
 
 
@@ -70,7 +70,7 @@ def test_the_task_is_the_folder_of_the_kernel(tmp_path):
     ],
 )
 def test_what_no_harness_alone_has_printed_is_no_verdict(tmp_path, command):
-    kernel, own = "/work/gemm/kernel.cu.py", ("Write", {"file_path": "/work/gemm/mine.py", "content": "print()"}, "")
+    kernel, own = "/repo/gemm/kernel.cu.py", ("Write", {"file_path": "/repo/gemm/mine.py", "content": "print()"}, "")
     result = session(tmp_path, own, write("a", kernel), bash(command, "PASS"))
     assert not outcomes(result)
     assert reasons(result) == ["no version of the kernel was run by a harness that the agent did not write"]
@@ -96,7 +96,7 @@ def test_a_copy_of_the_kernel_leaves_it_as_it_was(tmp_path):
 
 
 def test_an_edit_that_was_refused_changes_nothing_and_one_that_fits_twice_leaves_nothing_known(tmp_path):
-    twice = ("Edit", {"file_path": "/work/gemm/kernel.cu", "old_string": "x", "new_string": "y"}, "ok")
+    twice = ("Edit", {"file_path": "/repo/gemm/kernel.cu", "old_string": "x", "new_string": "y"}, "ok")
     result = session(tmp_path, write("a"), twice, bash(CHECK, "PASS"))
     assert reasons(result) == ["a command changed the kernel file: what was measured is not known"]
 
