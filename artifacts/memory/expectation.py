@@ -142,10 +142,6 @@ class Expectation:
             Correction(tuple(x for x, _ in corrected), tuple(y for _, y in corrected)),
         )
 
-    def predict(self, columns: Columns) -> Floats:
-        """Expected gain of each row."""
-        return self.correction.of(self.line(columns))
-
     def line(self, columns: Columns) -> Floats:
         """Sum of the terms of each row, not corrected: what a row's own credit is against (``cross_fitted``)."""
         known = dict(self.terms)
