@@ -1,6 +1,6 @@
 """Every task of KernelBench as published, with its own reference as the candidate: does it fit, in how much memory?
 
-    python -P benchmarks/published_sizes.py CHECKOUT [--levels 1,2,3] [--limit-s S] [--skip-done FILE] [--out FILE]
+    python -P benchmarks/published_sizes.py CHECKOUT [--levels 1,2,3] [--seeds N] [--limit-s S] [--skip-done FILE]
 
 Guards are off, since a reference is no kernel of its own. One JSON line a task is flushed as it comes, so that a run
 that meets its limit goes on later with ``--skip-done`` and what it wrote; ``published-sizes.json`` holds the rows of
@@ -31,7 +31,7 @@ from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings  # n
 _GIB = 1 << 30
 
 
-def job_of(task: Task, backend: str) -> EvaluationJob:
+def job_of(task: Task, backend: str, seeds: int) -> EvaluationJob:
     """The reference under the candidate's name."""
     return EvaluationJob(
         job_id=task.name,
@@ -40,7 +40,7 @@ def job_of(task: Task, backend: str) -> EvaluationJob:
         candidate_source=f"{task.source}\n\nModelNew = Model\n",
         backend=backend,
         seed=int.from_bytes(os.urandom(6), "big"),
-        settings=EvaluationSettings(run_timeout_s=60.0, baselines=()),
+        settings=EvaluationSettings(seeds=seeds, run_timeout_s=60.0, baselines=()),
     )
 
 
@@ -49,6 +49,7 @@ def row_of(name: str, commit: str, found: Measurement, stages: dict[str, float])
     return {
         "task": name,
         "commit": commit,
+        "checks": len(found.checks),
         "outcome": found.outcome.value,
         "stage": found.stage,
         "error": found.error[:400],
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
     commit, done = host()["commit"], {row["task"] for row in earlier(options.skip_done)}
     levels = [int(level) for level in options.levels.split(",")]
     tasks = [task for task in tasks_of(options.checkout, levels) if options.match in task.name]
-    jobs = [job_of(task, options.backend) for task in tasks if task.name not in done]
+    jobs = [job_of(task, options.backend, options.seeds) for task in tasks if task.name not in done]
     print(f"{len(jobs)} of {len(tasks)} tasks to do", flush=True)
     with tempfile.TemporaryDirectory(prefix="htam-cache-") as cache:
         evaluator = LocalEvaluator(0, LocalSettings(cache=Path(cache), concurrent=options.concurrent), guards=False)
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--levels", default="1,2,3")
     parser.add_argument("--match", default="", help="only tasks with this in their names")
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--seeds", type=int, default=EvaluationSettings().seeds, help="plain trials of a task")
     parser.add_argument("--concurrent", type=int, default=0, help="evaluations at a time; by cores when 0")
     parser.add_argument("--limit-s", type=float, default=540.0)
     parser.add_argument("--skip-done", type=Path, help="JSON lines of an earlier run, or published-sizes.json")

@@ -41,6 +41,7 @@ def test_what_one_process_writes_the_other_reads() -> None:
     socket.send_fds(mine, [str(shared.size).encode()], [shared.fd])
     assert int(mine.recv(100)) == shared.size
     assert mine.recv(1) == b"!"
+    mine.close()
     assert other.wait() == 0
     assert int(shared.memory[:9].sum()) == 18
     shared.close()

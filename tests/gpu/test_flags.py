@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from artifacts.measurement import Outcome
-from optimizer.evaluation.build.builder import StockRoute
+from optimizer.evaluation.build.builder import StockRoute, default_root
 from optimizer.evaluation.build.cache import BuildCache
 from optimizer.evaluation.build.fast import FastRoute
 from optimizer.evaluation.build.request import BuildRequest, Route, SourceFile
@@ -107,14 +108,10 @@ def loaded(name: str, library: Path) -> Any:
     return module
 
 
-@pytest.fixture(scope="module")
-def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("headers")
-
-
-@pytest.mark.parametrize("route", ["split", "slim", "stock"])
-@pytest.mark.parametrize("name", FLAGS)
-def test_a_candidates_flags_build_on_every_route(headers: Path, tmp_path: Path, route: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("route", "name"), [*itertools.product(("split", "slim"), FLAGS), ("stock", "many"), ("stock", "arch in two words")]
+)
+def test_a_candidates_flags_build_on_every_route(tmp_path: Path, route: str, name: str) -> None:
     module = f"flags_{route}_{name.replace(' ', '_')}"
     request = BuildRequest(
         name=module,
@@ -122,7 +119,7 @@ def test_a_candidates_flags_build_on_every_route(headers: Path, tmp_path: Path, 
         cuda_cflags=flags(name),
         with_cuda=True,
     )
-    chosen = routes(headers)[route]
+    chosen = routes(default_root())[route]
     assert chosen.supports(request)
     attempt = chosen.build(request, tmp_path, 600.0)
     assert attempt.library is not None, attempt.log

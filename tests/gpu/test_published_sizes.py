@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,19 +83,23 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEvaluat
     local.close()
 
 
-def judged(evaluator: LocalEvaluator, *, rows: int, columns: int, delay: str = "") -> tuple[Measurement, float]:
-    """The measurement, and the seconds from the built candidate to the verdict."""
-    job = EvaluationJob(
+def job(task: str, candidate: str) -> EvaluationJob:
+    return EvaluationJob(
         job_id="t",
         task_id="t",
-        task_source=TASK.format(rows=rows, columns=columns),
-        candidate_source=CANDIDATE.format(delay=delay),
+        task_source=task,
+        candidate_source=candidate,
         backend="cuda",
         seed=7,
         settings=EvaluationSettings(baselines=("eager",), run_timeout_s=60.0),
     )
+
+
+def judged(evaluator: LocalEvaluator, *, rows: int, columns: int, delay: str = "") -> tuple[Measurement, float]:
+    """The measurement, and the seconds from the built candidate to the verdict."""
     start = time.monotonic()
-    ((_, found),) = evaluator.evaluate([job])
+    wanted = job(TASK.format(rows=rows, columns=columns), CANDIDATE.format(delay=delay))
+    ((_, found),) = evaluator.evaluate([wanted])
     return found, time.monotonic() - start - found.build_s
 
 
@@ -114,6 +119,17 @@ def test_an_elementwise_task_of_six_gibibytes_keeps_the_budget(evaluator: LocalE
     assert found.peak_bytes["verifier"] + found.peak_bytes["sandbox"] < total_bytes()
     assert found.peak_bytes["sandbox"] < 5 * 6.5 * GIB
     assert any(check.startswith("inputs ") for check in found.checks)
+
+
+@pytest.mark.skipif(not nvidia_devices() or total_bytes() < 76 * GIB, reason="the device has less than 76 GiB")
+def test_a_candidate_with_intermediates_of_six_gibibytes_has_room(tmp_path: Path) -> None:
+    task = TASK.format(rows=4096, columns=393216).replace("torch.relu(x)", "x / (1 + torch.abs(x))")
+    local = LocalEvaluator(settings=LocalSettings(cache=tmp_path), guards=False)
+    try:
+        ((_, found),) = local.evaluate([job(task, f"{task}\nModelNew = Model\n")])
+    finally:
+        local.close()
+    assert found.outcome is Outcome.CORRECT, found.error
 
 
 def test_a_candidate_far_behind_is_right_and_roughly_measured(evaluator: LocalEvaluator) -> None:

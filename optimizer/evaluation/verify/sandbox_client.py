@@ -29,7 +29,7 @@ _ALL_THREADS = 2
 _ALLOCATING = frozenset(
     {"put", "construct", "call", "twice", "again", "observe", "void", "echo", "hold", "time", "linger"}
 )
-"""Requests for which the process takes memory of its device. Not ``run``: it is timed from here, after ``time``."""
+"""Requests for which the process takes memory of its device; ``run``, which is timed from here, makes room itself."""
 _OVERHEAD_S = 1.0
 _CALLS_OF = {"again": 8}
 """Requests in which the process calls the candidate more than once."""
@@ -203,6 +203,7 @@ class SandboxClient:
     def run(self, order: Sequence[int], count: int) -> tuple[float, float]:
         """Wall and CPU seconds, both as the verifier sees them, for ``count`` back-to-back calls in turns."""
         message = self._calls(order)
+        give_back(self._backend)
         wall, cpu = time.perf_counter(), self.cpu_s()
         with self._allowing(count):
             self._request({"do": "run", **message, "count": count})
