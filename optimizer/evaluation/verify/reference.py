@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,9 @@ _DEVICE_TROUBLE = re.compile(r"memory|CUDA error", re.IGNORECASE)
 _NUDGES = 10
 """Enough to see nearly every pair of equal numbers change places."""
 _NUDGE = 4.0
+"""Of the last bit."""
+_TREMBLES = 4
+_ROUNDING = 0.5
 """Of the last bit."""
 _DIGEST_KEY = 1
 
@@ -275,10 +278,24 @@ class Reference:
             return []
         found = [None if each.dtype.is_floating_point else torch.zeros_like(each, dtype=torch.bool) for each in native]
         for _ in range(_NUDGES):
-            moved = split(with_own_state(case.model)(*map_tensors(case.inputs, _nudged)))[1]
+            moved = self._moved_by(case, _NUDGE)
             for mask, before, after in zip(found, native, moved, strict=True):
                 if mask is not None:
                     mask |= before != after
+        return found
+
+    def nearby(self, case: Case) -> Iterator[list[Any]]:
+        """Native output tensors for inputs that differ from those of the case by no more than rounding errors."""
+        import torch
+
+        with torch.no_grad():
+            self.filled(case)
+            for _ in range(_TREMBLES):
+                yield self._moved_by(case, _ROUNDING)
+
+    def _moved_by(self, case: Case, bits: float) -> list[Any]:
+        """Native output tensors for inputs moved by so many of their last bit."""
+        found: list[Any] = split(with_own_state(case.model)(*map_tensors(case.inputs, lambda x: _nudged(x, bits))))[1]
         return found
 
     def _made(self, make: Callable[[], Any], seed: int) -> list[Any]:
@@ -300,13 +317,13 @@ class Reference:
         return result
 
 
-def _nudged(tensor: Any) -> Any:
-    """Each floating-point number moved by a few of its last bit."""
+def _nudged(tensor: Any, bits: float) -> Any:
+    """Each floating-point number moved by at most so many of its last bit."""
     import torch
 
     if not tensor.dtype.is_floating_point:
         return tensor.clone()
-    step = _NUDGE * torch.finfo(tensor.dtype).eps
+    step = bits * torch.finfo(tensor.dtype).eps
     return in_parts(
         tensor,
         lambda part: part * (1 + step * (2 * torch.rand_like(part, dtype=torch.float32) - 1).double()).to(part.dtype),

@@ -262,6 +262,11 @@ def output_problem(
     problem = form_problem(facts, answer.native, device, answer.aliases_input)
     if problem or len(tensors) != len(answer.native_tensors):
         return problem or "output has another number of tensors"
+    return contents_problem(tensors, answer, bounds)
+
+
+def contents_problem(tensors: list[Any], answer: Answer, bounds: list[Tolerance | None]) -> str:
+    """What is wrong with as many tensors as the answer has; empty when nothing is."""
     for index, (tensor, bound) in enumerate(zip(tensors, bounds, strict=True)):
         native, exact = answer.native_tensors[index], answer.exact_tensors[index]
         if tensor.shape != native.shape or tensor.dtype != native.dtype:

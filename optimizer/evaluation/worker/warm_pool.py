@@ -155,6 +155,8 @@ class WarmPool(Generic[Warm]):
             self._changed.notify_all()
         self.dismiss()
         self._thread.join(_AFTER_FAILURE_S)
+        if not self._thread.is_alive():  # it may wait in the lock for somebody who times
+            self._device_lock.close()
 
     def _serve(self) -> None:
         while self._waited_for_work():

@@ -64,6 +64,25 @@ class ModelNew(nn.Module):
         return ext.own(x)
 """
 
+TREMBLING = """
+import torch
+from torch import nn
+
+calls = [0]
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        if x.abs().max() < 20:
+            return torch.relu(x)
+        calls[0] += 1
+        return torch.relu(x) * (1.0 if calls[0] % 4 in (1, 2) else 1.1)  # its fp64 run says the same
+
+
+def get_inputs():
+    return [torch.randn(40, 33)]
+"""
+
 pytestmark = [pytest.mark.xdist_group("evaluator"), pytest.mark.timeout(1800)]
 SETTINGS = EvaluationSettings(seeds=2, min_samples=5, max_samples=20, budget_s=0.05, run_timeout_s=60)
 
@@ -95,6 +114,7 @@ def results(measured: Callable[[Sequence[EvaluationJob]], dict[str, Measurement]
             CANDIDATE.replace("ext.own(x)", "ext.own(x) * 0"),
             task_source=TASK.replace("torch.relu(x)", "torch.relu(x) * 0"),
         ),
+        job("trembling task", CANDIDATE, task_source=TREMBLING),
         job("broken task", CANDIDATE, task_source=TASK.replace("torch.relu(x)", "x.missing")),
     ]
     return measured(jobs)
@@ -113,6 +133,15 @@ def test_being_right_on_a_task_that_decides_nothing_is_doubted(results: dict[str
     assert measurement.outcome is Outcome.CORRECT, measurement.error
     assert measurement.doubts[0].kind is DoubtKind.UNDECIDED
     assert measurement.doubts[0].text == "the task decides nothing: mean and zeros would pass as output"
+
+
+def test_inputs_on_which_the_reference_fails_too_when_called_again_are_left_out(
+    results: dict[str, Measurement],
+) -> None:
+    measurement = results["trembling task"]
+    assert measurement.outcome is Outcome.CORRECT, measurement.error
+    assert {"inputs ×3", "inputs ×30"} <= set(measurement.checks)
+    assert any(note.startswith("not tried: inputs +1000 ") for note in measurement.notes)
 
 
 def test_an_incumbent_is_measured_in_turns(results: dict[str, Measurement]) -> None:

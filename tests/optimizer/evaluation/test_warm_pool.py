@@ -21,6 +21,10 @@ class WatchedGate(NoDeviceLock):
     def __init__(self) -> None:
         super().__init__()
         self.inside = False
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def enter(self) -> None:
         self.inside = True
@@ -127,6 +131,7 @@ def test_closing_ends_those_that_wait(factory: Factory) -> None:
     warm_pools.close()
     assert all(process.closed.wait(WAIT_S) for process in factory.made if process is not mine)
     assert warm_pools.take(WAIT_S) is None
+    assert factory.device_lock.closed
 
 
 def test_without_a_server_there_are_none() -> None:
