@@ -1,14 +1,15 @@
 """The searched result on KernelBench: its tasks, drawn by a seed, its runs, and the prompts of their first steps.
 
     python -P benchmarks/record.py draw CHECKOUT
-    python -P benchmarks/record.py open CHECKOUT FOLDER
+    python -P benchmarks/record.py open CHECKOUT FOLDER [--study record|memory|arms]
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
     python -P benchmarks/record.py table FOLDER
 
-``draw`` writes ``record_plan.json``, ``open`` makes the runs of the plan (every arm, both classes), and ``first``
-writes what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn
-before there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table``
-says of the runs in a folder what the protocol (docs/results/kernelbench.md) asks, as far as they got.
+``draw`` writes ``record_plan.json``, ``open`` makes the runs of the plan (every arm of the study, both classes; the
+studies of memory and of arms take the first of its tasks and share its runs, see docs/results), and ``first`` writes
+what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn before
+there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table`` says of
+the runs in a folder what the protocol (docs/results/kernelbench.md) asks, as far as they got.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -50,6 +51,22 @@ COUNTS = {1: 20, 2: 20, 3: 8}
 SEED = 17
 STEPS = 3
 ARMS = ("htam", "feedback", "shuffled")
+
+
+class Study(NamedTuple):
+    """Runs beside those of others: the arms, calls a task, and how many tasks of each class of levels 1 and 2."""
+
+    arms: tuple[str, ...]
+    steps: int
+    each: int | None = None
+
+
+STUDIES = {
+    "record": Study(ARMS, STEPS),
+    "memory": Study(("kernel-only", "experience-only"), STEPS, 4),
+    "arms": Study(("bandit", "world-model", "plan-code-debug", "hardware-feedback"), 6, 2),
+}
+WITH_MEMORY = ("htam", "shuffled", "kernel-only", "experience-only", "bandit")
 CLASSES = ("strict", "bf16")
 PAIRS = [("htam", "feedback", step) for step in range(1, STEPS + 1)] + [("htam", "shuffled", 1)]
 EXCLUDED: Mapping[int, Mapping[int, str]] = {
@@ -90,19 +107,28 @@ def drawn(checkout: Path) -> list[dict[str, str]]:
     return tasks
 
 
-def open_runs(checkout: Path, folder: Path) -> None:
-    """Make the runs of the plan; each waits for measurements of its references."""
-    plan = json.loads(PLAN.read_text(encoding="utf-8"))
+def tasks_of(study: Study, kind: str) -> list[str]:
+    """Tasks of a class that a study takes, in the order of the plan."""
+    rows = json.loads(PLAN.read_text(encoding="utf-8"))["tasks"]
+    names = [row["task"] for row in rows if row["use"] == "drawn" and row["class"] == kind]
+    if study.each is None:
+        return names
+    levels = ([name for name in names if name.startswith(f"level{level}/")] for level in (1, 2))
+    return [name for level in levels for name in level[: study.each]]
+
+
+def open_runs(checkout: Path, folder: Path, study: Study) -> None:
+    """Make the runs of a study; each waits for measurements of its references."""
     for kind in CLASSES:
-        chosen = [row for row in plan["tasks"] if row["use"] == "drawn" and row["class"] == kind]
-        files = [str(checkout / "KernelBench" / f"{row['task']}.py") for row in chosen]
+        files = [str(checkout / "KernelBench" / f"{name}.py") for name in tasks_of(study, kind)]
         precision = ["--dtype", "bfloat16"] if kind == "bf16" else ["--precision", "strict"]
-        for arm in ARMS:
-            shown = [] if arm == "feedback" else ["--leave-out", "task"]
-            steps = ["--steps", str(1 if arm == "shuffled" else STEPS), "--fixed-steps"]
+        for arm in study.arms:
+            shown = ["--leave-out", "task"] if arm in WITH_MEMORY else []
+            steps = ["--steps", str(1 if arm == "shuffled" else study.steps), "--fixed-steps"]
             where = ["--backend", "cuda", "--device", "NVIDIA H200", "--llm", "files", "--evaluator", "files"]
             words = [*files, "--run", str(folder / f"{arm}-{kind}"), "--arm", arm, *shown, *precision, *steps, *where]
-            memory = [] if arm == "feedback" else ["--memory", "shipped"]
+            words += ["--profile"] if arm == "hardware-feedback" else []
+            memory = ["--memory", "shipped"] if arm in WITH_MEMORY else []
             subprocess.run([sys.executable, "-P", "-m", "pipeline", "optimize", *words, *memory], check=False)
 
 
@@ -168,12 +194,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "open", "first", "table"])
     parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--study", choices=STUDIES, default="record")
     arguments = parser.parse_args()
     if arguments.what == "draw":
         plan = {"seed": SEED, "excluded": EXCLUDED, "tasks": drawn(arguments.paths[0])}
         PLAN.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
     elif arguments.what == "open":
-        open_runs(*arguments.paths)
+        checkout, folder = arguments.paths
+        open_runs(checkout, folder, STUDIES[arguments.study])
     elif arguments.what == "table":
         figures = table(arguments.paths[0])
         for part in figures.values():
