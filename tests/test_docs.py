@@ -16,7 +16,8 @@ PAGES = [
 
 LLM = "docs/reference/llm.md"
 EVALUATION, EXAMPLES = "docs/reference/evaluation.md", "examples/logs/README.md"
-MOVES = "docs/results/moves.md"
+MOVES, CLUSTERING = "docs/results/moves.md", "docs/explanation/clustering.md"
+BOTH_DIRECTIONS = ("alone/direction", "with_corpus/direction")
 MEMORY = "docs/explanation/memory.md"
 EXPERIENCE = "docs/decisions/0009-tell-the-devices-own-record.md"
 RATIO, BOTH = "{:.2f} [{:.2f}, {:.2f}]", "are {:.2f}× as fast as `eager_fp32` with the memory and {:.2f}× without it"
@@ -74,6 +75,11 @@ FIGURES = [
     (EVALUATION, "above 1 % for {} of them, above 10 % for {}", "published-sizes/apart", ("above 1 %", "above 10 %")),
     (EVALUATION, "{:.2f} s, sandbox and CUDA context", "profile-h200", ("fresh_process_median_s",)),
     (EVALUATION, "({} hacks, {} wrong, {} honest", "exploits-h200/as_expected", ("hacks", "wrong", "honest")),
+    *(
+        (CLUSTERING, f"| {texts} | {{:.2f}}, {{:.2f}} |", f"clustering/ami/{part}", BOTH_DIRECTIONS)
+        for texts, part in (("84 held back", "test"), ("62 of another labeller", "other"), ("all 246", "all"))
+    ),
+    (CLUSTERING, "strategies {:.2f} ({:.2f})", "step_clustering/strategy", ("all", "mean_over_sources")),
     (MOVES, "| all | {:.3f} [{:.3f}, {:.3f}] | {} |", "moves/all", ("value", "t_low", "t_high", "operators")),
     (MOVES, "never saw the operator orders {:.3f}", "moves/siblings", ("state_and_move",)),
     (MOVES, "{:.3f} [{:.3f}, {:.3f}] (resampled", "moves/siblings", ("mean_over_operators", "t_low", "t_high")),
