@@ -9,7 +9,7 @@
 studies of memory and of arms take the first of its tasks and share its runs, see docs/results), and ``first`` writes
 what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn before
 there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table`` says of
-the runs in a folder what the protocol (docs/results/kernelbench.md) asks, as far as they got.
+the runs in a folder what the protocol of the study asks (docs/results), as far as they got.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,21 +54,43 @@ ARMS = ("htam", "feedback", "shuffled")
 
 
 class Study(NamedTuple):
-    """Runs beside those of others: the arms, calls a task, and how many tasks of each class of levels 1 and 2."""
+    """Runs beside those of others.
+
+    Attributes:
+        arms: whose runs it opens, for so many ``steps``.
+        pairs: arms whose best are told over another's, after each of the steps.
+        each: tasks of each class of levels 1 and 2; all that are drawn when None.
+    """
 
     arms: tuple[str, ...]
     steps: int
+    pairs: tuple[tuple[str, str, int], ...]
     each: int | None = None
 
 
+def over(arms: Iterable[str], other: str, steps: int) -> tuple[tuple[str, str, int], ...]:
+    """Each arm over another one, after each step."""
+    return tuple((arm, other, step) for arm in arms for step in range(1, steps + 1))
+
+
+_OTHERS = ("bandit", "world-model", "plan-code-debug", "hardware-feedback")
+_PARTS = ("kernel-only", "experience-only")
 STUDIES = {
-    "record": Study(ARMS, STEPS),
-    "memory": Study(("kernel-only", "experience-only"), STEPS, 4),
-    "arms": Study(("bandit", "world-model", "plan-code-debug", "hardware-feedback"), 6, 2),
+    "record": Study(ARMS, STEPS, (*over(["htam"], "feedback", STEPS), ("htam", "shuffled", 1))),
+    "memory": Study(
+        _PARTS,
+        STEPS,
+        (
+            *over((*_PARTS, "htam", "shuffled"), "feedback", STEPS),
+            *over(["htam"], "shuffled", STEPS),
+            *over(["htam"], "kernel-only", STEPS),
+        ),
+        4,
+    ),
+    "arms": Study(_OTHERS, 6, over(("htam", *_OTHERS), "feedback", 6), 2),
 }
 WITH_MEMORY = ("htam", "shuffled", "kernel-only", "experience-only", "bandit")
 CLASSES = ("strict", "bf16")
-PAIRS = [("htam", "feedback", step) for step in range(1, STEPS + 1)] + [("htam", "shuffled", 1)]
 EXCLUDED: Mapping[int, Mapping[int, str]] = {
     1: {90: "not a number for inputs x 3", 98: "not a number for inputs x -1"},
     2: {
@@ -150,37 +172,46 @@ async def _first_of(search: TaskSearch) -> LlmRequest:
     return build_request(prompt_context(search, proposal), search.run.prompt)
 
 
-def table(folder: Path) -> dict[str, Any]:
+def table(folder: Path, study: Study) -> dict[str, Any]:
     """What the runs in ``folder`` (``ARM-CLASS``) say: figures of each arm after each step, and arms over others."""
-    runs = {path.name: read_run(path) for path in sorted(folder.iterdir()) if RunLog.is_run(path)}
+    chosen = {place(name) for kind in CLASSES for name in tasks_of(study, kind)}
+    runs: dict[str, list[TaskView]] = {
+        path.name: [task for task in read_run(path).tasks if place(task.ref.task_id) in chosen]
+        for path in sorted(folder.iterdir())
+        if RunLog.is_run(path)
+    }
     found: dict[str, Any] = {"arms": {}, "pairs": {}}
-    for arm, kinds in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
-        tasks = {name: {task.ref.task_id: task for task in runs[name].tasks} for name in kinds}
-        parts = {name.rpartition("-")[2]: list(own.values()) for name, own in tasks.items()}
+    for arm, names in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
+        parts = {name.rpartition("-")[2]: runs[name] for name in names}
         everything = [task for own in parts.values() for task in own]
         for level in sorted({task.ref.level for task in everything if task.ref.level}):
             parts[f"level {level}"] = [task for task in everything if task.ref.level == level]
         for part, own in ({"all": everything} | parts).items():
-            for step in range(1, STEPS + 1):
+            for step in range(1, study.steps + 1):
                 figures = summarise([best_after(task, step) for task in own])
                 found["arms"][f"{arm}, {part}, step {step}"] = asdict(figures)
-    for name, other, step in PAIRS:
-        both = [(f"{name}-{kind}", f"{other}-{kind}") for kind in CLASSES]
-        there = [(runs[one].tasks, runs[two].tasks) for one, two in both if one in runs and two in runs]
-        for products in (True, False):
-            first, second = (
-                {
-                    task.ref.task_id: best_after(task, step)
-                    for tasks in side
-                    for task in tasks
-                    if (task.ref.family not in NO_PRODUCTS) is products
-                }
-                for side in (zip(*there, strict=True) if there else ((), ()))
-            )
-            compared = pair(first, second)
-            kind = "with products" if products else "without"
-            found["pairs"][f"{name} over {other}, step {step}, {kind}"] = compared and asdict(compared)
+    for (name, other, step), products in itertools.product(study.pairs, (True, False)):
+        first, second = (best_of(runs, arm, step, products=products) for arm in (name, other))
+        compared = pair(first, second)
+        kind = "with products" if products else "without"
+        found["pairs"][f"{name} over {other}, step {step}, {kind}"] = compared and asdict(compared)
     return found
+
+
+def place(name: str) -> tuple[str, ...]:
+    """Level and number of a task, from its path in the plan or the name that a run gives it."""
+    found = re.search(r"(\d)/(\d+)_", name)
+    return found.groups() if found else ()
+
+
+def best_of(runs: Mapping[str, list[TaskView]], arm: str, step: int, *, products: bool) -> dict[str, float | None]:
+    """Task → best speedup of an arm, for operators with products or without."""
+    return {
+        f"{kind}/{task.ref.task_id}": best_after(task, step)
+        for kind in CLASSES
+        for task in runs.get(f"{arm}-{kind}", ())
+        if (task.ref.family not in NO_PRODUCTS) is products
+    }
 
 
 def best_after(task: TaskView, steps: int) -> float | None:
@@ -203,11 +234,11 @@ def main() -> None:
         checkout, folder = arguments.paths
         open_runs(checkout, folder, STUDIES[arguments.study])
     elif arguments.what == "table":
-        figures = table(arguments.paths[0])
+        figures = table(arguments.paths[0], STUDIES[arguments.study])
         for part in figures.values():
             for name, row in part.items():
                 print(f"{name:40}", row and {key: value for key, value in row.items() if key != "losses"})
-        write_results("record", figures)
+        write_results(arguments.study, figures)
     else:
         print(asyncio.run(first_requests(*arguments.paths)), "prompts")
 
