@@ -67,7 +67,6 @@ FIGURES = [
     (EVALUATION, "{:.1f} ×, six candidates on both sides", "evaluation-h200/summary", ("against_parallel",)),
     (EVALUATION, "very first build of a host {:.1f} s", "evaluation-h200/builds", ("first_build_of_a_host_s",)),
     (EVALUATION, "256 MB {:.1f} s", "evaluation-h200/latency/silu of 256 MiB", ("seconds",)),
-    (EVALUATION, "{:.2f} × for 36 small evaluations", "two-gpus-h200", ("ratio",)),
     (EVALUATION, "{:,.0f} an hour (59 until the limit", "published-speed/ours", ("per_hour",)),
     (EVALUATION, "of 250 tried, {} correct", "published-sizes/outcomes", ("correct",)),
     (EVALUATION, "{:.1f} GiB in the verifier and {:.1f} GiB", "published-sizes/most_gib", ("verifier", "sandbox")),
