@@ -131,3 +131,10 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     rooms = "pipeline|flows|builder|optimizer|artifacts|tests|docs|benchmarks|examples"
     named = re.findall(rf"`((?:{rooms})/[\w./-]+\.(?:py|md|toml|json|jsonl|j2))`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_that_a_page_places_in_a_file_are_there(page: Path) -> None:
+    named = re.findall(r"`(\w+)` in\s+`([\w/]+/\w+\.(?:py|toml))`", page.read_text())
+    places = [(name, ROOT / file) for name, file in named]
+    assert [name for name, file in places if not file.is_file() or name not in file.read_text()] == []
