@@ -28,7 +28,7 @@ from optimizer.evaluation.kept_file import content_hash, keep, read_kept
 from optimizer.evaluation.sandbox.clock import Call, Clock, FreshArguments, bind
 from optimizer.evaluation.sandbox.torch_state import GlobalState, set_precision
 from optimizer.evaluation.verify.bound import device_name
-from optimizer.evaluation.verify.timing import Comparison, Prepare, TimingSettings, compare, time_callable
+from optimizer.evaluation.verify.timing import Prepare, TimingSettings, compare, time_callable
 
 _FAILURE_HOLDS_S = 3600.0
 """Why a baseline cannot be had is asked again after that: somebody may have installed a compiler."""
@@ -171,14 +171,6 @@ class Baselines:
         """Time the reference under the switches of the class. The caller holds the device alone."""
         with GlobalState.preserved(self._backend):
             return time_callable(self._eager(self._precision.reference), self._clock, self._timing)
-
-    def beside(self, candidate: Prepare, clock: Clock, timing: TimingSettings) -> Comparison:
-        """Time a candidate in turns with the reference under the switches of the class, by a clock that knows both.
-
-        Whatever slows the host down for a second slows both sides. The caller holds the device alone.
-        """
-        with GlobalState.preserved(self._backend):
-            return compare(candidate, self._eager(self._precision.reference), clock, timing)
 
     def others(
         self, names: Sequence[str], reference: Timing, *, only_kept: bool = False

@@ -158,9 +158,13 @@ class TimedStages:
         with self._device_lock.alone():
             self._record.lap("waiting to time")
             self._load = HostLoad(self._sandboxes.cpu_s)
-            timing, eager = self._apart(calls) if large else self._in_turns(calls)
+            timing = self._timed(calls)
             bound = bound_of(work, backend, self._folder)
             possible(work, bound, timing, backend, self._folder)
+            if large:
+                self._sandbox.release()
+            breathe()
+            eager = self._eager()
             breathe()
             unseen_cost_the_same(self._sandbox, unseen, backend, self._load.is_busy, self._effort, breathe)
             self._record.lap("timing")
@@ -179,33 +183,10 @@ class TimedStages:
             trial.case.put_away()
         return SandboxCalls(sandbox, len(variants), derive_seed(self._job.seed, "timing"))
 
-    def _in_turns(self, calls: SandboxCalls) -> tuple[Timing, Timing]:
-        """Times of candidate and reference from the same moments."""
-        clock = self._breathing(RemoteClock(self._clock))
-        found = self._baselines(self._first_case()).beside(calls, clock, self._timing)
-        self._plausible(calls, found.candidate)
-        return found.candidate, found.incumbent
-
-    def _apart(self, calls: SandboxCalls) -> tuple[Timing, Timing]:
-        """The same one after the other, where the device has no room for the tensors of both."""
-        timing = self._timed(calls)
-        self._sandbox.release()
-        self._device_lock.breathe()
-        return timing, self._eager()
-
     def _timed(self, calls: SandboxCalls) -> Timing:
         """Time a prepared sandbox's candidate and make sure that it was the real thing."""
-        timing = time_callable(calls, self._breathing(RemoteClock()), self._timing)
-        self._plausible(calls, timing)
-        return timing
-
-    def _plausible(self, calls: SandboxCalls, timing: Timing) -> None:
-        """Look at the outputs of timed calls, and hold our own clock against what was reported.
-
-        Raises:
-            Failure: the time cannot be what the candidate takes.
-        """
         sandbox, backend = calls.sandbox, self._backend
+        timing = time_callable(calls, self._breathing(RemoteClock()), self._timing)
         self._fetch(sandbox)
         self._device_lock.breathe()
         seen_from_outside(sandbox, calls.variants, timing, backend, self._load.is_busy, self._effort)
@@ -214,6 +195,7 @@ class TimedStages:
             self._device_lock.breathe()
             all_work_is_timed(sandbox, calls.variants, timing, self._effort)
         self._record.checks.append("time plausible from outside")
+        return timing
 
     def _fetch(self, sandbox: SandboxClient) -> None:
         """Take outputs of timed calls; large ones are compared at once, since there is no room to keep them."""

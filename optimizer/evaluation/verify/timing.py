@@ -228,13 +228,7 @@ class RemoteClock:
     """A :class:`optimizer.evaluation.sandbox.clock.Clock` whose calls happen in sandboxes.
 
     Runs of one sandbox are sent together.
-
-    Args:
-        here: times the calls of this process, where there are any among them.
     """
-
-    def __init__(self, here: Clock | None = None) -> None:
-        self._here = here
 
     def measure(self, prepares: Sequence[Callable[[], Call]]) -> list[float]:
         """Time each call where it lives."""
@@ -242,13 +236,10 @@ class RemoteClock:
         start = 0
         while start < len(prepares):
             calls = prepares[start]
+            assert isinstance(calls, SandboxCalls)
             end = start
             while end < len(prepares) and prepares[end] is calls:
                 end += 1
-            if isinstance(calls, SandboxCalls):
-                samples += calls.sandbox.time([calls.draw() for _ in range(end - start)])
-            else:
-                assert self._here is not None
-                samples += self._here.measure(prepares[start:end])
+            samples += calls.sandbox.time([calls.draw() for _ in range(end - start)])
             start = end
         return samples

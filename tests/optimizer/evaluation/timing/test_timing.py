@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from optimizer.evaluation.sandbox.clock import Call, CpuClock, FreshArguments, bind, last_level_cache_bytes
 from optimizer.evaluation.verify.timing import (
-    RemoteClock,
-    SandboxCalls,
     TimingSettings,
     compare,
     median_interval,
@@ -52,33 +49,6 @@ def test_the_interval_covers_the_true_median_about_as_often_as_it_says() -> None
         low, _, high = median_interval([source.gauss(10, 1) for _ in range(50)])
         hits += low <= 10 <= high
     assert hits >= 360
-
-
-class Host:
-    """Slower by half for every other 43 calls, whoever makes them: a sandbox or we."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def time(self, order: Sequence[int], *, new: bool = True) -> list[float]:
-        return [self.call() for _ in order]
-
-    def call(self) -> float:
-        self.calls += 1
-        return 15.0 if self.calls // 43 % 2 else 10.0
-
-
-def sides(host: Host) -> tuple[SandboxCalls, Callable[[], Call]]:
-    return SandboxCalls(host, variants=2, seed=1), lambda: host.call  # type: ignore[arg-type]
-
-
-def test_a_candidate_in_its_sandbox_and_the_reference_here_share_the_slow_moments_of_the_host() -> None:
-    clock, settings = RemoteClock(ScriptedClock()), replace(FAST, min_samples=40, max_samples=40)
-    found = compare(*sides(Host()), clock, settings)
-    assert len(found.candidate.samples_us) == len(found.incumbent.samples_us) == 40
-    assert found.incumbent.median_us == found.candidate.median_us
-    first, second = (time_callable(each, clock, settings).median_us for each in sides(Host()))
-    assert second == 1.5 * first
 
 
 def test_a_kernel_against_itself_is_promoted_in_at_most_five_of_a_hundred() -> None:
