@@ -110,10 +110,10 @@ def story(run: Path) -> Iterator[str]:
         yield f"{done.task_id.rpartition('/')[2]}: {speedup}{_believe(doubt_mark(done.doubts))}"
         yield from from_memory(own[0].shown, memory)
         times = paired_times(own, done.best_step, done.confirmed)
-        yield from (
-            f"  {_answer(step, times.get(step.step_id))}{' <- the winner' * (step.step_id == done.best_step)}"
-            for step in own
-        )
+        best_us = times.get(done.best_step, 0.0)
+        for step in own:
+            told = _answer(step, times.get(step.step_id))
+            yield f"  {told}{_standing(step.step_id == done.best_step, times.get(step.step_id, best_us), best_us)}"
 
 
 def _answer(step: LoggedStep, paired_us: float | None) -> str:
@@ -126,6 +126,13 @@ def _answer(step: LoggedStep, paired_us: float | None) -> str:
         return f"answer {step.index + 1}: {step.error if measured is None else measured.outcome.value}"
     taken = microseconds(paired_us)
     return f"answer {step.index + 1}: {measured.outcome.value}, {taken}{_believe(doubt_mark(measured.doubts))}"
+
+
+def _standing(winner: bool, own_us: float, best_us: float) -> str:
+    """Why a candidate with the smaller time need not be the winner: a gain must be sure."""
+    if winner:
+        return " <- the winner"
+    return ", not surely faster" if own_us < best_us else ""
 
 
 def _believe(doubts: str) -> str:
