@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
     """Evaluate what is not done yet, until the limit."""
     commit, done = host()["commit"], {row["task"] for row in earlier(options.skip_done)}
     levels = [int(level) for level in options.levels.split(",")]
-    tasks = [task for task in tasks_of(options.checkout, levels) if options.match in task.name]
+    tasks = [task for task in tasks_of(options.checkout, levels) if re.search(options.match, task.name)]
     jobs = [job_of(task, options.backend, options.seeds) for task in tasks if task.name not in done]
     print(f"{len(jobs)} of {len(tasks)} tasks to do", flush=True)
     with tempfile.TemporaryDirectory(prefix="htam-cache-") as cache:
@@ -108,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--levels", default="1,2,3")
-    parser.add_argument("--match", default="", help="only tasks with this in their names")
+    parser.add_argument("--match", default="", metavar="REGEX", help="only tasks with it in their names")
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--seeds", type=int, default=EvaluationSettings().seeds, help="plain trials of a task")
     parser.add_argument("--concurrent", type=int, default=0, help="evaluations at a time; by cores when 0")
