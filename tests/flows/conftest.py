@@ -1,6 +1,8 @@
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,26 @@ def private_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("PREFECT_LOGGING_TO_API_ENABLED", "false")
         flows.set_defaults()
         yield
+
+
+@pytest.fixture(scope="session")
+def used_home(private_prefect: None) -> Callable[[Path], None]:
+    """Gives a home of Prefect the database of one that was used before: to make a new one takes ten seconds."""
+    from prefect.client.orchestration import get_client
+
+    from flows.server import embedded_server
+
+    embedded_server()
+    with get_client(sync_client=True) as client:
+        client.hello()
+
+    def fill(home: Path) -> None:
+        home.mkdir(parents=True)
+        mine = Path(os.environ["PREFECT_HOME"]) / "prefect.db"
+        with closing(sqlite3.connect(mine)) as database, closing(sqlite3.connect(home / mine.name)) as copy:
+            database.backup(copy)
+
+    return fill
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read

@@ -35,7 +35,10 @@ def until(condition: Callable[[], bool], seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_ends_a_build_in_order_with_one_line(runs: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_build_in_order_with_one_line(
+    runs: Path, tmp_path: Path, used_home: Callable[[Path], None]
+) -> None:
+    used_home(tmp_path / "work" / "prefect")
     release, said = tmp_path / "release", tmp_path / "said"
     words = ["memory", "build", "--logs", str(runs), "--name", "team", "--model", "hashing", "--runner", "threads"]
     places = ["--store", str(tmp_path / "store"), "--work", str(tmp_path / "work")]

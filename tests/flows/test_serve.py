@@ -59,8 +59,13 @@ def chat_service() -> Iterator[tuple[str, list[Any]]]:
 
 
 def test_a_served_rebuild_fires_on_schedule_tells_of_it_and_its_service_ends_though_the_server_hangs(
-    runs: Path, tmp_path: Path, until: Callable[..., Any], processes_that_mention: Callable[[str], dict[int, str]]
+    runs: Path,
+    tmp_path: Path,
+    until: Callable[..., Any],
+    processes_that_mention: Callable[[str], dict[int, str]],
+    used_home: Callable[[Path], None],
 ) -> None:
+    used_home(tmp_path / "work" / "prefect")
     settings = tmp_path / "team.toml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment |= {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}

@@ -103,11 +103,18 @@ def _definition(result: str, types: str, *, wrapped: bool) -> str:
 
 
 USUAL = frozenset(
-    _definition("at::Tensor", ", ".join([tensor] * count), wrapped=True)
+    _definition("at::Tensor", ", ".join([*[tensor] * count, *last]), wrapped=True)
     for tensor in ("at::Tensor", "at::Tensor const&")
-    for count in range(1, 7)
+    for last, most in (((), 6), (("long",), 3), (("double",), 3))
+    for count in range(1, most + 1)
 )
 """Definitions that one object holds together: most extensions need no other."""
+
+_SAME_CALL = re.compile(
+    r"-(O\w*|g\d?|w|W(?!p,|a,|l,)[\w=-]*|m(arch|tune)=\S+|fopenmp(-simd)?|pthread|funroll-\w+|ftree-vectorize"
+    r"|ffast-math|f(no-)?(math-errno|trapping-math|signed-zeros|associative-math|finite-math-only))"
+)
+"""Flags that change code within functions, and no call of one with arguments of the known types."""
 
 _BOUND = re.compile(r'\.def\s*\(\s*"[^"\n]*"\s*,\s*(torch::wrap_pybind_function\()?(?:&\s*)?(?:\w+::)*(\w+)')
 
@@ -127,6 +134,7 @@ def likely(text: str) -> frozenset[str]:
 def _spelled(kind: str) -> str:
     """A type of a source as ``nm`` writes the frequent ones."""
     plain = kind.replace("torch::", "at::").replace("int64_t", "long")
+    plain = re.sub(r"std::vector<([\w:]+)>", r"std::vector<\1, std::allocator<\1> >", plain)
     return re.sub(r"^const\s+([\w:]+)\s*", r"\1 const", plain)
 
 
@@ -164,14 +172,14 @@ class Bindings:
         None where they name a type that is not surely known, since they are spelled as a candidate likes; when it does
         not compile; and when it is not asked for any more.
 
-        Flags other than the level of optimisation may change what a call looks like, so each set has its own object.
-        At ``-O1`` a call takes no longer than at ``-O3`` (0.1 µs; 0.9 µs at ``-O0``).
+        Flags that may change what a call looks like have an object of their own. At ``-O1`` a call takes no longer than
+        at ``-O3`` (0.1 µs; 0.9 µs at ``-O0``).
         """
         if not wanted or not all(_KNOWN.fullmatch(definition) for definition in wanted):
             return None
         wanted = USUAL if wanted <= USUAL else wanted
         text = "\n".join([_BINDING, *(f"template {definition};" for definition in sorted(wanted)), ""])
-        command = [*self._command, *(flag for flag in flags if not flag.startswith("-O")), "-O1"]
+        command = [*self._command, *(flag for flag in flags if not _SAME_CALL.fullmatch(flag)), "-O1"]
         key = content_hash(text, command, self._fingerprint)
         if (found := self._cache.find(key)) is None:
             with self._cache.lock(key):

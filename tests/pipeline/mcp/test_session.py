@@ -23,6 +23,19 @@ from pipeline.report.run_view import read_run
 
 Connect = Callable[..., AbstractContextManager[Any]]
 pytestmark = pytest.mark.xdist_group("mcp")  # one warm server
+BROKEN = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = "float own(float x) { return nonsense(x); }"
+ext = load_inline(name="broken", cpp_sources=SOURCE, functions=None, no_implicit_headers=True)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return ext.own(x)
+"""
+"""Without torch's headers, which take the compiler that decides half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +79,7 @@ def test_a_session_recalls_evaluates_and_ends_as_a_run_that_is_read_like_any(wor
     verdict = worker.judged(task="first.py", candidate="kernel.py", plan="one plain loop")
     assert (verdict["outcome"], verdict["best"]) == ("correct", True)
     assert verdict["speedup"] > 0
-    broken = (root / "kernel.py").read_text().replace("float* q = y", "float* q = z")
-    verdict = worker.judged(task="first.py", source=broken)
+    verdict = worker.judged(task="first.py", source=BROKEN)
     assert verdict["outcome"] == "compile_error"
     assert "error:" in verdict["first_error"]
     again = worker.judged(task="first.py", candidate="kernel.py")

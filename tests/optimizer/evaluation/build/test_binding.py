@@ -77,11 +77,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     return Host(tmp_path_factory.mktemp("host"))
 
 
-def test_other_functions_with_the_same_signatures_share_what_binds_them(host: Host) -> None:
+def test_functions_of_the_same_signatures_share_what_binds_them_however_they_are_compiled(
+    host: Host,
+) -> None:
     first = host.module("first", source("torch::Tensor twice(torch::Tensor x) { return x + x; }", "twice"))
     assert host.bindings() == 1
     text = "at::Tensor both(at::Tensor a, at::Tensor b) { return a * b; }\nat::Tensor same(at::Tensor a) { return a; }"
-    second = host.module("second", source(text, "both", "same"))
+    second = host.module("second", source(text, "both", "same"), "-O1", "-march=native", "-fopenmp")
     assert host.bindings() == 1
     x = torch.ones(3)
     assert first.twice(x).tolist() == [2, 2, 2]
@@ -115,11 +117,13 @@ def test_types_that_are_not_surely_known_are_bound_in_the_file_itself(host: Host
 
 
 def test_what_a_file_plainly_says_is_begun_before_it_is_compiled() -> None:
-    text = "at::Tensor f(const torch::Tensor& x, int64_t n = 1,\n double s) {}\nvoid g() {}"
-    assert likely(source(text, "f") + plain(source("", "g"))) == {
+    text = "at::Tensor f(const torch::Tensor& x, int64_t n = 1,\n double s) {}\nvoid g() {}\nstd::vector<double> h() {}"
+    assert likely(source(text, "f", "h") + plain(source("", "g"))) == {
         "void htam_module::def<at::Tensor, at::Tensor const&, long, double>"
         "(char const*, htam_wrapped<at::Tensor, at::Tensor const&, long, double>, char const*)",
         "void htam_module::def<void>(char const*, void (*)(), char const*)",
+        "void htam_module::def<std::vector<double, std::allocator<double> >>"
+        "(char const*, htam_wrapped<std::vector<double, std::allocator<double> >>, char const*)",
     }
 
 
