@@ -24,7 +24,7 @@ class TimingSettings:
     Attributes:
         min_samples, max_samples: bounds of the number of timed calls of each callable.
         budget_s: wall-clock seconds of one measurement, warm-up included; min_samples go first.
-        warmup_s: seconds of untimed calls.
+        warmup_s: seconds of untimed calls, at most half of the budget.
         width: stop when the interval's half width is below this fraction of the median.
         level: one-sided error of the paired test.
         effect: smallest relative gain that counts as faster.
@@ -67,7 +67,7 @@ def time_callable(prepare: Prepare, clock: Clock, settings: TimingSettings | Non
     """
     settings = settings or TimingSettings()
     deadline = time.monotonic() + settings.budget_s
-    warm_up([prepare], clock, settings.warmup_s)
+    warm_up([prepare], clock, min(settings.warmup_s, settings.budget_s / 2))
     samples: list[float] = []
     while _wants_more(samples, settings, deadline):
         batch = _batch(len(samples), settings)
@@ -83,7 +83,7 @@ def compare(candidate: Prepare, incumbent: Prepare, clock: Clock, settings: Timi
     """
     settings = settings or TimingSettings()
     deadline = time.monotonic() + settings.budget_s
-    warm_up([candidate, incumbent], clock, settings.warmup_s)
+    warm_up([candidate, incumbent], clock, min(settings.warmup_s, settings.budget_s / 2))
     mine: list[float] = []
     theirs: list[float] = []
     swap = False

@@ -28,7 +28,9 @@ import torch
 from torch.utils.cpp_extension import load_inline
 
 SOURCE = "float own(float x) { return nonsense(x); }"
-ext = load_inline(name="broken", cpp_sources=SOURCE, functions=None, no_implicit_headers=True)
+ext = load_inline(
+    name="broken", cpp_sources=SOURCE, functions=None, no_implicit_headers=True, extra_cflags=["-O2", "-fopenmp"]
+)
 
 
 class ModelNew(torch.nn.Module):
