@@ -103,7 +103,8 @@ def _definition(result: str, types: str, *, wrapped: bool) -> str:
 
 
 USUAL = frozenset(
-    _definition("at::Tensor", ", ".join([*[tensor] * count, *last]), wrapped=True)
+    _definition(result, ", ".join([*[tensor] * count, *last]), wrapped=True)
+    for result in ("at::Tensor", "std::vector<at::Tensor, std::allocator<at::Tensor> >")
     for tensor in ("at::Tensor", "at::Tensor const&")
     for last, most in (((), 6), (("long",), 3), (("double",), 3))
     for count in range(1, most + 1)
