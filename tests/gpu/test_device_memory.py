@@ -13,7 +13,7 @@ import torch
 from optimizer.evaluation.sandbox.device_memory import DeviceMemory
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300), pytest.mark.xdist_group("gpu")]
-OTHER = """
+OTHER = r"""
 import socket, sys
 import torch
 from optimizer.evaluation.sandbox.device_memory import DeviceMemory
@@ -21,7 +21,7 @@ line = socket.socket(fileno=int(sys.argv[1]))
 size, fds, _, _ = socket.recv_fds(line, 100, 1)
 torch.zeros(1, device="cuda")
 shared = DeviceMemory(fds[0], int(size))
-line.send(str(int(shared.memory.sum())).encode())
+line.send(b"%d\n" % int(shared.memory.sum()))
 shared.memory.fill_(2)
 torch.cuda.synchronize()
 shared.close()
@@ -39,9 +39,9 @@ def test_what_one_process_writes_the_other_reads() -> None:
     other = subprocess.Popen([sys.executable, "-c", OTHER, str(fd)], pass_fds=[fd], env={**os.environ})
     theirs.close()
     socket.send_fds(mine, [str(shared.size).encode()], [shared.fd])
-    assert int(mine.recv(100)) == shared.size
-    assert mine.recv(1) == b"!"
-    mine.close()
+    with mine, mine.makefile("rb") as said:
+        assert int(said.readline()) == shared.size
+        assert said.read(1) == b"!"
     assert other.wait() == 0
     assert int(shared.memory[:9].sum()) == 18
     shared.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -115,6 +116,26 @@ def test_the_tf32_class_takes_tf32_and_nothing_coarser(layers: int) -> None:
     assert mismatch(chained(matrices, lambda each: as_tf32(each, cut_off=True)), exact, tolerance) == ""
     assert mismatch(chained(matrices, torch.Tensor.float), exact, tolerance) == ""
     assert "precision" in mismatch(chained(matrices, lambda each: each.bfloat16().float()), exact, tolerance)
+
+
+def test_sums_that_hardly_vary_may_be_added_one_after_the_other() -> None:
+    generator = torch.Generator().manual_seed(12)
+    terms = 0.5 + 1e-4 * torch.randn(64, 1 << 15, generator=generator)
+    exact = terms.double().sum(1)
+    tolerance = tolerance_for(exact, terms.sum(1))
+    one_by_one = torch.from_numpy(np.cumsum(terms.numpy(), axis=1, dtype=np.float32)[:, -1])
+    assert tolerance is not None
+    assert float((one_by_one.double() - exact).square().mean().sqrt()) > 0.1 * float(exact.std())
+    assert mismatch(one_by_one, exact, tolerance) == ""
+    assert mismatch(terms.half().float().sum(1), exact, tolerance)
+
+
+def test_operands_may_be_cut_off_to_tf32_where_all_terms_have_one_sign() -> None:
+    left, right = 1000 + torch.randn(2, 96, 96, generator=torch.Generator().manual_seed(13))
+    exact = left.double() @ right.double()
+    tolerance = tolerance_for(exact, chained([left, right], as_tf32), tf32=True)
+    assert tolerance is not None
+    assert mismatch(chained([left, right], lambda each: as_tf32(each, cut_off=True)), exact, tolerance) == ""
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4])
