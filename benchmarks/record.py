@@ -1,12 +1,13 @@
 """The searched result on KernelBench: its tasks, drawn by a seed, its runs, and the prompts of their first steps.
 
     python -P benchmarks/record.py draw CHECKOUT
-    python -P benchmarks/record.py open CHECKOUT FOLDER [--study record|memory|arms]
+    python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|arms]
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
-    python -P benchmarks/record.py table FOLDER
+    python -P benchmarks/record.py table FOLDER…
 
 ``draw`` writes ``record_plan.json``, ``open`` makes the runs of the plan (every arm of the study, both classes; the
-studies of memory and of arms take the first of its tasks and share its runs, see docs/results), and ``first`` writes
+studies of memory and of arms take the first of its tasks and share its runs, see docs/results; of tasks that runs in
+EARLIER folders do not hold, as those that replace refused ones), and ``first`` writes
 what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn before
 there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table`` says of
 the runs in a folder what the protocol of the study asks (docs/results), as far as they got.
@@ -24,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +111,15 @@ EXCLUDED: Mapping[int, Mapping[int, str]] = {
 sources of the tasks tell it."""
 
 
+REFUSED: Mapping[str, str] = {
+    "level1/92_cumsum_exclusive": "random, not finite, or decided by rounding errors",
+    "level2/45_Gemm_Sigmoid_LogSumExp": "its mean would pass as output",
+    "level3/24_EfficientNetB2": "random, not finite, or decided by rounding errors",
+    "level3/45_UNetSoftmax": "its mean and zeros would pass as output",
+}
+"""Drawn tasks → what the evaluator said of their references in the task's class, on the device."""
+
+
 def numbers_of(checkout: Path, level: int) -> dict[int, str]:
     """Number → name of the tasks of a level."""
     paths = (checkout / "KernelBench" / f"level{level}").glob("*_*.py")
@@ -117,34 +127,44 @@ def numbers_of(checkout: Path, level: int) -> dict[int, str]:
 
 
 def drawn(checkout: Path) -> list[dict[str, str]]:
-    """Tasks in the order drawn; classes take turns, and what comes after the first ``COUNTS`` is the reserve."""
+    """Tasks in the order drawn; classes take turns, and what comes after the first ``COUNTS`` is the reserve.
+
+    A refused task is replaced by the next of its level and class in the reserve.
+    """
     tasks = []
     for level, count in COUNTS.items():
         names = numbers_of(checkout, level)
         able = sorted(names.keys() - EXCLUDED[level].keys())
         order = random.Random(f"{SEED}/{level}").sample(able, 2 * count)
         for place, number in enumerate(order):
-            use = "drawn" if place < count else "reserve"
-            tasks.append({"task": f"level{level}/{names[number]}", "class": CLASSES[place % 2], "use": use})
+            name, use = f"level{level}/{names[number]}", "drawn" if place < count else "reserve"
+            tasks.append({"task": name, "class": CLASSES[place % 2], "use": "refused" if name in REFUSED else use})
+        for kind in CLASSES:
+            mine = [task for task in tasks if task["class"] == kind and task["task"].startswith(f"level{level}/")]
+            reserve = (task for task in mine if task["use"] == "reserve")
+            for _, task in zip([task for task in mine if task["use"] == "refused"], reserve, strict=False):
+                task["use"] = "replacement"
     return tasks
 
 
 def tasks_of(study: Study, kind: str) -> list[str]:
     """Tasks of a class that a study takes, in the order of the plan."""
     rows = json.loads(PLAN.read_text(encoding="utf-8"))["tasks"]
-    names = [row["task"] for row in rows if row["use"] == "drawn" and row["class"] == kind]
+    names = [row["task"] for row in rows if row["use"] in ("drawn", "replacement") and row["class"] == kind]
     if study.each is None:
         return names
     levels = ([name for name in names if name.startswith(f"level{level}/")] for level in (1, 2))
     return [name for level in levels for name in level[: study.each]]
 
 
-def open_runs(checkout: Path, folder: Path, study: Study) -> None:
-    """Make the runs of a study; each waits for measurements of its references."""
-    for kind in CLASSES:
-        files = [str(checkout / "KernelBench" / f"{name}.py") for name in tasks_of(study, kind)]
+def open_runs(checkout: Path, folder: Path, study: Study, earlier: Sequence[Path]) -> None:
+    """Make the runs of a study, of tasks that no earlier one holds; each waits for measurements of its references."""
+    held = {name: {place(task.ref.task_id) for task in tasks} for name, tasks in runs_in(earlier).items()}
+    for kind, arm in itertools.product(CLASSES, study.arms):
+        names = [name for name in tasks_of(study, kind) if place(name) not in held.get(f"{arm}-{kind}", ())]
+        files = [str(checkout / "KernelBench" / f"{name}.py") for name in names]
         precision = ["--dtype", "bfloat16"] if kind == "bf16" else ["--precision", "strict"]
-        for arm in study.arms:
+        if files:
             shown = ["--leave-out", "task"] if arm in WITH_MEMORY else []
             steps = ["--steps", str(1 if arm == "shuffled" else study.steps), "--fixed-steps"]
             where = ["--backend", "cuda", "--device", "NVIDIA H200", "--llm", "files", "--evaluator", "files"]
@@ -172,13 +192,20 @@ async def _first_of(search: TaskSearch) -> LlmRequest:
     return build_request(prompt_context(search, proposal), search.run.prompt)
 
 
-def table(folder: Path, study: Study) -> dict[str, Any]:
-    """What the runs in ``folder`` (``ARM-CLASS``) say: figures of each arm after each step, and arms over others."""
+def runs_in(folders: Iterable[Path]) -> dict[str, list[TaskView]]:
+    """Name of a run (``ARM-CLASS``) → its tasks, in all folders together."""
+    runs: dict[str, list[TaskView]] = {}
+    for path in sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name):
+        if RunLog.is_run(path):
+            runs.setdefault(path.name, []).extend(read_run(path).tasks)
+    return runs
+
+
+def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
+    """What the runs in ``folders`` say: figures of each arm after each step, and arms over others."""
     chosen = {place(name) for kind in CLASSES for name in tasks_of(study, kind)}
-    runs: dict[str, list[TaskView]] = {
-        path.name: [task for task in read_run(path).tasks if place(task.ref.task_id) in chosen]
-        for path in sorted(folder.iterdir())
-        if RunLog.is_run(path)
+    runs = {
+        name: [task for task in tasks if place(task.ref.task_id) in chosen] for name, tasks in runs_in(folders).items()
     }
     found: dict[str, Any] = {"arms": {}, "pairs": {}}
     for arm, names in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
@@ -186,10 +213,9 @@ def table(folder: Path, study: Study) -> dict[str, Any]:
         everything = [task for own in parts.values() for task in own]
         for level in sorted({task.ref.level for task in everything if task.ref.level}):
             parts[f"level {level}"] = [task for task in everything if task.ref.level == level]
-        for part, own in ({"all": everything} | parts).items():
-            for step in range(1, study.steps + 1):
-                figures = summarise([best_after(task, step) for task in own])
-                found["arms"][f"{arm}, {part}, step {step}"] = asdict(figures)
+        for (part, own), step in itertools.product(({"all": everything} | parts).items(), range(1, study.steps + 1)):
+            if speedups := [best_after(task, step) for task in own if taken(task) >= step]:
+                found["arms"][f"{arm}, {part}, step {step}"] = asdict(summarise(speedups))
     for (name, other, step), products in itertools.product(study.pairs, (True, False)):
         first, second = (best_of(runs, arm, step, products=products) for arm in (name, other))
         compared = pair(first, second)
@@ -205,13 +231,18 @@ def place(name: str) -> tuple[str, ...]:
 
 
 def best_of(runs: Mapping[str, list[TaskView]], arm: str, step: int, *, products: bool) -> dict[str, float | None]:
-    """Task → best speedup of an arm, for operators with products or without."""
+    """Task → best speedup of an arm, for operators with products or without, of those that came so far."""
     return {
         f"{kind}/{task.ref.task_id}": best_after(task, step)
         for kind in CLASSES
         for task in runs.get(f"{arm}-{kind}", ())
-        if (task.ref.family not in NO_PRODUCTS) is products
+        if (task.ref.family not in NO_PRODUCTS) is products and taken(task) >= step
     }
+
+
+def taken(task: TaskView) -> int:
+    """Steps that a search has taken; a task that has not come to a step says nothing of it."""
+    return len({step.step for step in task.steps})
 
 
 def best_after(task: TaskView, steps: int) -> float | None:
@@ -228,13 +259,13 @@ def main() -> None:
     parser.add_argument("--study", choices=STUDIES, default="record")
     arguments = parser.parse_args()
     if arguments.what == "draw":
-        plan = {"seed": SEED, "excluded": EXCLUDED, "tasks": drawn(arguments.paths[0])}
+        plan = {"seed": SEED, "excluded": EXCLUDED, "refused": REFUSED, "tasks": drawn(arguments.paths[0])}
         PLAN.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
     elif arguments.what == "open":
-        checkout, folder = arguments.paths
-        open_runs(checkout, folder, STUDIES[arguments.study])
+        checkout, folder, *earlier = arguments.paths
+        open_runs(checkout, folder, STUDIES[arguments.study], earlier)
     elif arguments.what == "table":
-        figures = table(arguments.paths[0], STUDIES[arguments.study])
+        figures = table(arguments.paths, STUDIES[arguments.study])
         for part in figures.values():
             for name, row in part.items():
                 print(f"{name:40}", row and {key: value for key, value in row.items() if key != "losses"})

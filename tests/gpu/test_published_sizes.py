@@ -72,7 +72,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return ext.relu_own(x)
 '''
-SPINNING = "for (volatile int k = 0; k < {turns}; ++k) {{ }}"
+SPINNING = "float waste = value; for (int k = 0; k < 300; ++k) waste = __sinf(waste); if (waste > 2.0f) value = waste;"
 ENDLESS = "for (volatile int k = 0; k >= 0; k = 1) { }"
 
 
@@ -133,10 +133,10 @@ def test_a_candidate_with_intermediates_of_six_gibibytes_has_room(tmp_path: Path
 
 
 def test_a_candidate_far_behind_is_right_and_roughly_measured(evaluator: LocalEvaluator) -> None:
-    found, _ = judged(evaluator, rows=1 << 13, columns=1 << 13, delay=SPINNING.format(turns=300))
+    found, _ = judged(evaluator, rows=1 << 13, columns=1 << 13, delay=SPINNING)
     assert found.outcome is Outcome.CORRECT, found.error
-    assert DoubtKind.ROUGH in [doubt.kind for doubt in found.doubts]
     assert found.timing is not None
+    assert DoubtKind.ROUGH in [doubt.kind for doubt in found.doubts], (found.timing.median_us, found.reference)
     assert found.timing.median_us > 3 * found.baselines[next(iter(found.baselines))].median_us
     assert found.gpu_s < 30
 
