@@ -1,7 +1,7 @@
 """The searched result on KernelBench: its tasks, drawn by a seed, its runs, and the prompts of their first steps.
 
     python -P benchmarks/record.py draw CHECKOUT
-    python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|arms]
+    python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|size|arms]
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
     python -P benchmarks/record.py table FOLDER…
 
@@ -26,15 +26,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from runner import write_results  # noqa: E402 - the paths come first
+import numpy as np  # noqa: E402 - the paths come first
+from runner import write_results  # noqa: E402
 
+from artifacts.memory.shipped import SHIPPED, load_memory  # noqa: E402
+from artifacts.memory.store import MemoryStore  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
 from optimizer.applicability import NO_PRODUCTS  # noqa: E402
 from optimizer.llm.files import write_requests  # noqa: E402
@@ -76,6 +79,7 @@ def over(arms: Iterable[str], other: str, steps: int) -> tuple[tuple[str, str, i
 
 _OTHERS = ("bandit", "world-model", "plan-code-debug", "hardware-feedback")
 _PARTS = ("kernel-only", "experience-only")
+_SIZES = ("experience-only@40", "experience-only@160")
 STUDIES = {
     "record": Study(ARMS, STEPS, (*over(["htam"], "feedback", STEPS), ("htam", "shuffled", 1))),
     "memory": Study(
@@ -88,8 +92,11 @@ STUDIES = {
         ),
         4,
     ),
+    "size": Study(_SIZES, 1, over((*_SIZES, "experience-only"), "feedback", 1), 4),
     "arms": Study(_OTHERS, 6, over(("htam", *_OTHERS), "feedback", 6), 2),
 }
+DEVICE = {"arch": "sm_90", "language": "cuda"}
+"""Architecture and language of the record that ``ARM@STEPS`` has less of."""
 WITH_MEMORY = ("htam", "shuffled", "kernel-only", "experience-only", "bandit")
 CLASSES = ("strict", "bf16")
 EXCLUDED: Mapping[int, Mapping[int, str]] = {
@@ -165,13 +172,26 @@ def open_runs(checkout: Path, folder: Path, study: Study, earlier: Sequence[Path
         files = [str(checkout / "KernelBench" / f"{name}.py") for name in names]
         precision = ["--dtype", "bfloat16"] if kind == "bf16" else ["--precision", "strict"]
         if files:
-            shown = ["--leave-out", "task"] if arm in WITH_MEMORY else []
+            name, _, size = arm.partition("@")
             steps = ["--steps", str(1 if arm == "shuffled" else study.steps), "--fixed-steps"]
             where = ["--backend", "cuda", "--device", "NVIDIA H200", "--llm", "files", "--evaluator", "files"]
-            words = [*files, "--run", str(folder / f"{arm}-{kind}"), "--arm", arm, *shown, *precision, *steps, *where]
+            words = [*files, "--run", str(folder / f"{arm}-{kind}"), "--arm", name, *precision, *steps, *where]
             words += ["--profile"] if arm == "hardware-feedback" else []
-            memory = ["--memory", "shipped"] if arm in WITH_MEMORY else []
-            subprocess.run([sys.executable, "-P", "-m", "pipeline", "optimize", *words, *memory], check=False)
+            if name in WITH_MEMORY:
+                store = str(folder / "memories")
+                memory = thinned(store, int(size)) if size else "shipped"
+                words += ["--memory", memory, "--store", store, "--leave-out", "task"]
+            subprocess.run([sys.executable, "-P", "-m", "pipeline", "optimize", *words], check=False)
+
+
+def thinned(store: str, steps: int) -> str:
+    """Publish the shipped memory with so many steps of :data:`DEVICE` alone, drawn by the seed; return its name."""
+    memory = load_memory(store, SHIPPED)
+    keep = ~np.logical_and.reduce([memory.columns.categories[name].among([value]) for name, value in DEVICE.items()])
+    own = np.flatnonzero(~keep).tolist()
+    keep[random.Random(f"{SEED}/{steps}").sample(own, steps)] = True
+    thin = memory.kept(keep)
+    return MemoryStore(store).publish(replace(thin, manifest=replace(thin.manifest, name=f"own-{steps}"))).reference
 
 
 async def first_requests(run_folder: Path, out: Path) -> int:
