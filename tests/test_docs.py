@@ -63,6 +63,8 @@ FIGURES = [
     (EXAMPLES, BOTH, "optimize-h200-transfer/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
     (EXAMPLES, BOTH, "optimize-h200-compute/winners/over_baseline", ("htam/over_all", "feedback/over_all")),
+    (EVALUATION, "42 verdicts in {:.1f} s", "evaluation-before-after-h200/after", ("seconds",)),
+    (EVALUATION, "before in {:.1f} s", "evaluation-before-after-h200/before", ("seconds",)),
     (EVALUATION, "{:.0f} × ({:,.0f} against", "evaluation-h200/summary", ("against_sequential", "ours_per_hour")),
     (EVALUATION, "{:.1f} ×, six candidates on both sides", "evaluation-h200/summary", ("against_parallel",)),
     (EVALUATION, "very first build of a host {:.1f} s", "evaluation-h200/builds", ("first_build_of_a_host_s",)),
