@@ -19,8 +19,8 @@ class _Limits:
 
     Attributes:
         rms: allowed RMS error over RMS output; a tenth of the spread where the output hardly varies.
-        sums: as little is allowed everywhere: added one after the other, 2^18 terms in float32 lose 7e-6, 2^21 lose
-            1.6e-5, and operands cut off to TF32 lose 5e-4 of a product whose terms have one sign.
+        sums: never less than this is allowed, however little the output varies: 2^18 float32 terms that are added one
+            after the other lose 7e-6, operands cut off to TF32 lose 5e-4 of a product whose terms have one sign.
         element: allowed error of one element over its own size and over the mean size.
         native: how many times what the reference itself loses is allowed where that is more.
         ill_conditioned: loss of the reference, over RMS output, from which nothing can be said.
