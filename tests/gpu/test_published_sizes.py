@@ -72,7 +72,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return ext.relu_own(x)
 '''
-SPINNING = "float waste = value; for (int k = 0; k < 300; ++k) waste = __sinf(waste); if (waste > 2.0f) value = waste;"
+SPINNING = "for (volatile int k = 0; k < 300; ++k) { }"
 ENDLESS = "for (volatile int k = 0; k >= 0; k = 1) { }"
 
 
