@@ -227,7 +227,9 @@ def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
     runs = {
         name: [task for task in tasks if place(task.ref.task_id) in chosen] for name, tasks in runs_in(folders).items()
     }
-    found: dict[str, Any] = {"arms": {}, "pairs": {}}
+    found: dict[str, Any] = {"arms": {}, "pairs": {}, "tasks": {}}
+    for name, own in runs.items():
+        found["tasks"] |= {f"{task.ref.task_id}, {name}": of_task(task, study.steps) for task in own if taken(task)}
     for arm, names in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
         parts = {name.rpartition("-")[2]: runs[name] for name in names}
         everything = [task for own in parts.values() for task in own]
@@ -242,6 +244,16 @@ def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
         kind = "with products" if products else "without"
         found["pairs"][f"{name} over {other}, step {step}, {kind}"] = compared and asdict(compared)
     return found
+
+
+def of_task(task: TaskView, steps: int) -> dict[str, Any]:
+    """Best speedup after each step that was taken, and what became of the candidates."""
+    return {
+        "family": task.ref.family,
+        "best": [best_after(task, step) for step in range(1, min(taken(task), steps) + 1)],
+        "outcomes": [step.measurement.outcome for step in task.steps],
+        "doubts": sorted({doubt.kind for step in task.steps for doubt in step.measurement.doubts}),
+    }
 
 
 def place(name: str) -> tuple[str, ...]:
