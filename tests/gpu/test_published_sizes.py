@@ -72,7 +72,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return ext.relu_own(x)
 '''
-SPINNING = "for (volatile int k = 0; k < 300; ++k) { }"
+SPINNING = "for (int k = 0; k < 300; ++k) value = ((const volatile float*)x)[i];"
 ENDLESS = "for (volatile int k = 0; k >= 0; k = 1) { }"
 
 
