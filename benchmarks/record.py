@@ -36,6 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import numpy as np  # noqa: E402 - the paths come first
 from runner import write_results  # noqa: E402
 
+from artifacts.measurement import FASTEST  # noqa: E402
 from artifacts.memory.shipped import SHIPPED, load_memory  # noqa: E402
 from artifacts.memory.store import MemoryStore  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
@@ -236,8 +237,11 @@ def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
         for level in sorted({task.ref.level for task in everything if task.ref.level}):
             parts[f"level {level}"] = [task for task in everything if task.ref.level == level]
         for (part, own), step in itertools.product(({"all": everything} | parts).items(), range(1, study.steps + 1)):
-            if speedups := [best_after(task, step) for task in own if taken(task) >= step]:
-                found["arms"][f"{arm}, {part}, step {step}"] = asdict(summarise(speedups))
+            came = [task for task in own if taken(task) >= step]
+            if came:
+                installed = summarise([best_after(task, step, "eager") for task in came]).over_all
+                row = asdict(summarise([best_after(task, step) for task in came]))
+                found["arms"][f"{arm}, {part}, step {step}"] = row | {"over_eager": installed}
     for (name, other, step), products in itertools.product(study.pairs, (True, False)):
         first, second = (best_of(runs, arm, step, products=products) for arm in (name, other))
         compared = pair(first, second)
@@ -247,10 +251,12 @@ def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
 
 
 def of_task(task: TaskView, steps: int) -> dict[str, Any]:
-    """Best speedup after each step that was taken, and what became of the candidates."""
+    """Best speedup over the fastest baseline and over PyTorch as installed, step by step; what became of candidates."""
+    came = range(1, min(taken(task), steps) + 1)
     return {
         "family": task.ref.family,
-        "best": [best_after(task, step) for step in range(1, min(taken(task), steps) + 1)],
+        "best": [best_after(task, step) for step in came],
+        "over_eager": [best_after(task, step, "eager") for step in came],
         "outcomes": [step.measurement.outcome for step in task.steps],
         "doubts": sorted({doubt.kind for step in task.steps for doubt in step.measurement.doubts}),
     }
@@ -277,9 +283,9 @@ def taken(task: TaskView) -> int:
     return len({step.step for step in task.steps})
 
 
-def best_after(task: TaskView, steps: int) -> float | None:
-    """Speedup over the fastest baseline of the best candidate so far; None while none is correct."""
-    ratios = [step.measurement.speedup() for step in task.steps if step.step < steps and step.correct]
+def best_after(task: TaskView, steps: int, baseline: str = FASTEST) -> float | None:
+    """Speedup over a baseline of the best candidate so far; None while none is correct."""
+    ratios = [step.measurement.speedup(baseline) for step in task.steps if step.step < steps and step.correct]
     return max((ratio for ratio in ratios if ratio), default=None)
 
 
