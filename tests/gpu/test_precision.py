@@ -12,7 +12,7 @@ from artifacts.measurement import BASELINES, Measurement, Outcome, Precision
 from optimizer.evaluation.job import EvaluationJob, EvaluationSettings
 from optimizer.evaluation.worker.local import LocalEvaluator, LocalSettings
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.xdist_group("gpu")]
 
 CONV = """
 import torch
@@ -176,10 +176,10 @@ def test_every_baseline_is_timed_once_and_told_again_from_the_store(tmp_path: Pa
             found.append(judged(evaluator, CONV, KEEPS_THE_CONVOLUTION, settings))
         finally:
             evaluator.close()
+        assert found[-1].outcome is Outcome.CORRECT, found[-1].error
+        assert set(found[-1].baselines) == set(BASELINES), (found[-1].notes, found[-1].doubts)
         kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "baselines").iterdir()}
     first, second = found
-    assert first.outcome is Outcome.CORRECT, first.error
-    assert set(first.baselines) == set(second.baselines) == set(BASELINES), first.notes
     assert len(kept) == len(BASELINES) - 1
     for name in set(BASELINES) - {first.precision.reference}:
         ratio = second.speedup(name) / first.speedup(name)  # type: ignore[operator]
@@ -196,5 +196,6 @@ def test_a_job_that_asks_for_nothing_has_a_headline_and_pytorch_as_installed_bes
         found = judged(evaluator, CONV, KEEPS_THE_CONVOLUTION, settings)
     finally:
         evaluator.close()
-    assert set(found.baselines) == {"eager", "eager_fp32", "compile", "cuda_graph"}, found.notes
+    assert found.outcome is Outcome.CORRECT, found.error
+    assert set(found.baselines) == {"eager", "eager_fp32", "compile", "cuda_graph"}, (found.notes, found.doubts)
     assert found.fastest_baseline in {"eager_fp32", "compile", "cuda_graph"}

@@ -1,6 +1,6 @@
 """Tasks as large as KernelBench publishes them on a CUDA device: they fit, and who is far behind leaves quickly.
 
-Run with ``pytest -m gpu tests/gpu``.
+Run with ``pytest -m gpu -n 8 --dist loadgroup tests/gpu``: the tests of one group take turns.
 """
 
 from __future__ import annotations
