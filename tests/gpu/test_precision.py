@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(8, 64, 64, 64)]
+    return [torch.randn(32, 64, 128, 128)]
 
 
 def get_init_inputs():
@@ -169,7 +169,7 @@ def test_operands_of_bfloat16_are_refused_in_the_tf32_class(evaluator: LocalEval
 @pytest.mark.parametrize("precision", ["strict", "tf32"])
 def test_every_baseline_is_timed_once_and_told_again_from_the_store(tmp_path: Path, precision: str) -> None:
     settings = dataclasses.replace(SETTINGS, precision=precision, baselines=BASELINES, run_timeout_s=300.0)
-    found = []
+    found, kept = [], []
     for _ in range(2):  # another worker with the same cache
         evaluator = LocalEvaluator(settings=LocalSettings(cache=tmp_path))
         try:
@@ -178,12 +178,10 @@ def test_every_baseline_is_timed_once_and_told_again_from_the_store(tmp_path: Pa
             evaluator.close()
         assert found[-1].outcome is Outcome.CORRECT, found[-1].error
         assert set(found[-1].baselines) == set(BASELINES), (found[-1].notes, found[-1].doubts)
-        kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "baselines").iterdir()}
+        kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "baselines").iterdir()})
     first, second = found
-    assert len(kept) == len(BASELINES) - 1
-    for name in set(BASELINES) - {first.precision.reference}:
-        ratio = second.speedup(name) / first.speedup(name)  # type: ignore[operator]
-        assert 0.8 < ratio < 1.25, name
+    assert len(kept[0]) == len(BASELINES) - 1
+    assert kept[0] == kept[1], "a baseline was timed again"
     assert first.fastest_baseline in first.precision.baselines
     assert second.reference is not None
     assert second.reference.samples_us
