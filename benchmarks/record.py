@@ -1,7 +1,7 @@
 """The searched result on KernelBench: its tasks, drawn by a seed, its runs, and the prompts of their first steps.
 
     python -P benchmarks/record.py draw CHECKOUT
-    python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|size|arms]
+    python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|size|arms|triton]
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
     python -P benchmarks/record.py table FOLDER…
 
@@ -62,8 +62,9 @@ class Study(NamedTuple):
     """Runs beside those of others.
 
     Attributes:
-        arms: whose runs it opens, for so many ``steps``.
-        pairs: arms whose best are told over another's, after each of the steps.
+        arms: whose runs it opens, for so many ``steps``; ``ARM@STEPS`` has a memory of so many of the device's steps,
+            ``ARM@triton`` writes Triton.
+        pairs: arms whose best are told over another's, after so many calls of the model.
         each: tasks of each class of levels 1 and 2; all that are drawn when None.
     """
 
@@ -73,9 +74,20 @@ class Study(NamedTuple):
     each: int | None = None
 
 
-def over(arms: Iterable[str], other: str, steps: int) -> tuple[tuple[str, str, int], ...]:
-    """Each arm over another one, after each step."""
-    return tuple((arm, other, step) for arm in arms for step in range(1, steps + 1))
+class Searched(NamedTuple):
+    """A task of a run, and how many calls of the model it had taken when each of its candidates was there.
+
+    Questions to planners and judges are calls; ``taken`` counts those as well that no candidate has followed yet.
+    """
+
+    task: TaskView
+    calls: tuple[int, ...]
+    taken: int
+
+
+def over(arms: Iterable[str], other: str, calls: int) -> tuple[tuple[str, str, int], ...]:
+    """Each arm over another one, after each call."""
+    return tuple((arm, other, call) for arm in arms for call in range(1, calls + 1))
 
 
 _OTHERS = ("bandit", "world-model", "plan-code-debug", "hardware-feedback")
@@ -94,7 +106,8 @@ STUDIES = {
         4,
     ),
     "size": Study(_SIZES, 1, over((*_SIZES, "experience-only"), "feedback", 1), 4),
-    "arms": Study(_OTHERS, 6, over(("htam", *_OTHERS), "feedback", 6), 2),
+    "arms": Study(("feedback", "htam", *_OTHERS), 6, over(("htam", *_OTHERS), "feedback", 6), 2),
+    "triton": Study(("feedback@triton",), 2, over(["feedback@triton"], "feedback", 2), 2),
 }
 DEVICE = {"arch": "sm_90", "language": "cuda"}
 """Architecture and language of the record that ``ARM@STEPS`` has less of."""
@@ -167,20 +180,21 @@ def tasks_of(study: Study, kind: str) -> list[str]:
 
 def open_runs(checkout: Path, folder: Path, study: Study, earlier: Sequence[Path]) -> None:
     """Make the runs of a study, of tasks that no earlier one holds; each waits for measurements of its references."""
-    held = {name: {place(task.ref.task_id) for task in tasks} for name, tasks in runs_in(earlier).items()}
+    held = {name: {place(each.task.ref.task_id) for each in tasks} for name, tasks in runs_in(earlier).items()}
     for kind, arm in itertools.product(CLASSES, study.arms):
         names = [name for name in tasks_of(study, kind) if place(name) not in held.get(f"{arm}-{kind}", ())]
         files = [str(checkout / "KernelBench" / f"{name}.py") for name in names]
         precision = ["--dtype", "bfloat16"] if kind == "bf16" else ["--precision", "strict"]
         if files:
-            name, _, size = arm.partition("@")
+            name, _, variant = arm.partition("@")
             steps = ["--steps", str(1 if arm == "shuffled" else study.steps), "--fixed-steps"]
             where = ["--backend", "cuda", "--device", "NVIDIA H200", "--llm", "files", "--evaluator", "files"]
             words = [*files, "--run", str(folder / f"{arm}-{kind}"), "--arm", name, *precision, *steps, *where]
             words += ["--profile"] if arm == "hardware-feedback" else []
+            words += ["--language", variant] if variant == "triton" else []
             if name in WITH_MEMORY:
                 store = str(folder / "memories")
-                memory = thinned(store, int(size)) if size else "shipped"
+                memory = thinned(store, int(variant)) if variant else "shipped"
                 words += ["--memory", memory, "--store", store, "--leave-out", "task"]
             subprocess.run([sys.executable, "-P", "-m", "pipeline", "optimize", *words], check=False)
 
@@ -213,52 +227,62 @@ async def _first_of(search: TaskSearch) -> LlmRequest:
     return build_request(prompt_context(search, proposal), search.run.prompt)
 
 
-def runs_in(folders: Iterable[Path]) -> dict[str, list[TaskView]]:
+def runs_in(folders: Iterable[Path]) -> dict[str, list[Searched]]:
     """Name of a run (``ARM-CLASS``) → its tasks, in all folders together."""
-    runs: dict[str, list[TaskView]] = {}
+    runs: dict[str, list[Searched]] = {}
     for path in sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name):
         if RunLog.is_run(path):
-            runs.setdefault(path.name, []).extend(read_run(path).tasks)
+            keys = [event.key for event in RunLog.open(path).events() if event.kind == "answer"]
+            runs.setdefault(path.name, []).extend(searched(task, keys) for task in read_run(path).tasks)
     return runs
 
 
+def searched(task: TaskView, keys: Iterable[str]) -> Searched:
+    """A task with its calls, from the keys ``TASK/STEP.NUMBER[/ROLE]`` of a run's answers."""
+    prefix = f"{task.ref.task_id}/"
+    asked = [int(key.removeprefix(prefix).partition(".")[0]) for key in keys if key.startswith(prefix)]
+    return Searched(task, tuple(sum(at <= step.step for at in asked) for step in task.steps), len(asked))
+
+
 def table(folders: Sequence[Path], study: Study) -> dict[str, Any]:
-    """What the runs in ``folders`` say: figures of each arm after each step, and arms over others."""
+    """What the runs in ``folders`` say: figures of each arm after each call, and arms over others."""
     chosen = {place(name) for kind in CLASSES for name in tasks_of(study, kind)}
     runs = {
-        name: [task for task in tasks if place(task.ref.task_id) in chosen] for name, tasks in runs_in(folders).items()
+        name: [each for each in tasks if place(each.task.ref.task_id) in chosen]
+        for name, tasks in runs_in(folders).items()
     }
     found: dict[str, Any] = {"arms": {}, "pairs": {}, "tasks": {}}
     for name, own in runs.items():
-        found["tasks"] |= {f"{task.ref.task_id}, {name}": of_task(task, study.steps) for task in own if taken(task)}
+        found["tasks"] |= {f"{each.task.ref.task_id}, {name}": of_task(each) for each in own if each.calls}
     for arm, names in itertools.groupby(runs, lambda name: name.rpartition("-")[0]):
         parts = {name.rpartition("-")[2]: runs[name] for name in names}
-        everything = [task for own in parts.values() for task in own]
-        for level in sorted({task.ref.level for task in everything if task.ref.level}):
-            parts[f"level {level}"] = [task for task in everything if task.ref.level == level]
-        for (part, own), step in itertools.product(({"all": everything} | parts).items(), range(1, study.steps + 1)):
-            came = [task for task in own if taken(task) >= step]
+        everything = [each for own in parts.values() for each in own]
+        for level in sorted({each.task.ref.level for each in everything if each.task.ref.level}):
+            parts[f"level {level}"] = [each for each in everything if each.task.ref.level == level]
+        for (part, own), calls in itertools.product(({"all": everything} | parts).items(), range(1, study.steps + 1)):
+            came = [each for each in own if each.taken >= calls]
             if came:
-                installed = summarise([best_after(task, step, "eager") for task in came]).over_all
-                row = asdict(summarise([best_after(task, step) for task in came]))
-                found["arms"][f"{arm}, {part}, step {step}"] = row | {"over_eager": installed}
-    for (name, other, step), products in itertools.product(study.pairs, (True, False)):
-        first, second = (best_of(runs, arm, step, products=products) for arm in (name, other))
+                installed = summarise([best_after(each, calls, "eager") for each in came]).over_all
+                row = asdict(summarise([best_after(each, calls) for each in came]))
+                found["arms"][f"{arm}, {part}, calls {calls}"] = row | {"over_eager": installed}
+    for (name, other, calls), products in itertools.product(study.pairs, (True, False)):
+        first, second = (best_of(runs, arm, calls, products=products) for arm in (name, other))
         compared = pair(first, second)
         kind = "with products" if products else "without"
-        found["pairs"][f"{name} over {other}, step {step}, {kind}"] = compared and asdict(compared)
+        found["pairs"][f"{name} over {other}, calls {calls}, {kind}"] = compared and asdict(compared)
     return found
 
 
-def of_task(task: TaskView, steps: int) -> dict[str, Any]:
-    """Best speedup over the fastest baseline and over PyTorch as installed, step by step; what became of candidates."""
-    came = range(1, min(taken(task), steps) + 1)
+def of_task(each: Searched) -> dict[str, Any]:
+    """Best speedup over the fastest baseline, and over PyTorch as installed, at each candidate; what became of them."""
+    steps = each.task.steps
     return {
-        "family": task.ref.family,
-        "best": [best_after(task, step) for step in came],
-        "over_eager": [best_after(task, step, "eager") for step in came],
-        "outcomes": [step.measurement.outcome for step in task.steps],
-        "doubts": sorted({doubt.kind for step in task.steps for doubt in step.measurement.doubts}),
+        "family": each.task.ref.family,
+        "calls": each.calls,
+        "best": [best_after(each, calls) for calls in each.calls],
+        "over_eager": [best_after(each, calls, "eager") for calls in each.calls],
+        "outcomes": [step.measurement.outcome for step in steps],
+        "doubts": sorted({doubt.kind for step in steps for doubt in step.measurement.doubts}),
     }
 
 
@@ -268,24 +292,20 @@ def place(name: str) -> tuple[str, ...]:
     return found.groups() if found else ()
 
 
-def best_of(runs: Mapping[str, list[TaskView]], arm: str, step: int, *, products: bool) -> dict[str, float | None]:
+def best_of(runs: Mapping[str, list[Searched]], arm: str, calls: int, *, products: bool) -> dict[str, float | None]:
     """Task → best speedup of an arm, for operators with products or without, of those that came so far."""
     return {
-        f"{kind}/{task.ref.task_id}": best_after(task, step)
+        f"{kind}/{each.task.ref.task_id}": best_after(each, calls)
         for kind in CLASSES
-        for task in runs.get(f"{arm}-{kind}", ())
-        if (task.ref.family not in NO_PRODUCTS) is products and taken(task) >= step
+        for each in runs.get(f"{arm}-{kind}", ())
+        if (each.task.ref.family not in NO_PRODUCTS) is products and each.taken >= calls
     }
 
 
-def taken(task: TaskView) -> int:
-    """Steps that a search has taken; a task that has not come to a step says nothing of it."""
-    return len({step.step for step in task.steps})
-
-
-def best_after(task: TaskView, steps: int, baseline: str = FASTEST) -> float | None:
-    """Speedup over a baseline of the best candidate so far; None while none is correct."""
-    ratios = [step.measurement.speedup(baseline) for step in task.steps if step.step < steps and step.correct]
+def best_after(each: Searched, calls: int, baseline: str = FASTEST) -> float | None:
+    """Speedup over a baseline of the best candidate of the first ``calls``; None while none is correct."""
+    known = zip(each.task.steps, each.calls, strict=True)
+    ratios = [step.measurement.speedup(baseline) for step, taken in known if taken <= calls and step.correct]
     return max((ratio for ratio in ratios if ratio), default=None)
 
 
