@@ -4,19 +4,22 @@
     python -P benchmarks/record.py open CHECKOUT FOLDER [EARLIER…] [--study record|memory|size|arms|triton]
     python -P benchmarks/record.py first FOLDER/RUN REQUESTS.jsonl
     python -P benchmarks/record.py table FOLDER…
+    python -P benchmarks/record.py winners FOLDER
 
 ``draw`` writes ``record_plan.json``, ``open`` makes the runs of the plan (every arm of the study, both classes; the
 studies of memory and of arms take the first of its tasks and share its runs, see docs/results; of tasks that runs in
-EARLIER folders do not hold, as those that replace refused ones), and ``first`` writes
-what a run asks in its first step. Such a prompt holds nothing that was measured, so that answers can be drawn before
-there is a device; the run itself asks with the same keys, and ``htam tell`` takes the same answers. ``table`` says of
-the runs in a folder what the protocol of the study asks (docs/results), as far as they got.
+EARLIER folders do not hold, as those that replace refused ones), and ``first`` writes what a run asks in its first
+step. Such a prompt holds nothing that was measured, so that answers can be drawn before there is a device; the run
+itself asks with the same keys, and ``htam tell`` takes the same answers. ``table`` says of the runs in a folder what
+the protocol of the study asks (docs/results), as far as they got. ``winners`` writes the fastest candidates of
+``htam``, from the recorded answers, in a folder for each class as KernelBench names them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import itertools
 import json
 import random
@@ -34,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import numpy as np  # noqa: E402 - the paths come first
-from runner import write_results  # noqa: E402
+from runner import REPOSITORY, write_results  # noqa: E402
 
 from artifacts.measurement import FASTEST  # noqa: E402
 from artifacts.memory.shipped import SHIPPED, load_memory  # noqa: E402
@@ -42,7 +45,8 @@ from artifacts.memory.store import MemoryStore  # noqa: E402
 from artifacts.runlog import RunLog  # noqa: E402
 from optimizer.applicability import NO_PRODUCTS  # noqa: E402
 from optimizer.llm.files import write_requests  # noqa: E402
-from optimizer.llm.protocol import LlmRequest  # noqa: E402
+from optimizer.llm.protocol import LlmAnswer, LlmRequest  # noqa: E402
+from optimizer.prompting.answer import parse_answer  # noqa: E402
 from optimizer.prompting.request import build_request  # noqa: E402
 from optimizer.run.opening import OpenRun  # noqa: E402
 from optimizer.search.propose import propose  # noqa: E402
@@ -52,6 +56,7 @@ from pipeline.report.figures import pair, summarise  # noqa: E402
 from pipeline.report.run_view import TaskView, read_run  # noqa: E402
 
 PLAN = Path(__file__).with_name("record_plan.json")
+ANSWERS = Path(__file__).with_name("record_answers.jsonl.gz")
 COUNTS = {1: 20, 2: 20, 3: 8}
 SEED = 17
 STEPS = 3
@@ -309,10 +314,31 @@ def best_after(each: Searched, calls: int, baseline: str = FASTEST) -> float | N
     return max((ratio for ratio in ratios if ratio), default=None)
 
 
+def write_winners(folder: Path) -> int:
+    """Write the fastest correct candidate that the result file knows of each task with ``htam``; return how many."""
+    found = json.loads((REPOSITORY / "benchmarks" / "results" / "record.json").read_text(encoding="utf-8"))["tasks"]
+    texts: dict[tuple[str, ...], list[str]] = {}
+    with gzip.open(ANSWERS, "rt", encoding="utf-8") as lines:
+        for answer in map(json.loads, lines):
+            if answer["arm"] == "htam":
+                texts.setdefault((answer["class"], *place(answer["task"])), []).append(answer["text"])
+    count = 0
+    for kind, (name, row) in itertools.product(CLASSES, found.items()):
+        best = max((ratio for ratio in row["best"] if ratio), default=None)
+        if name.endswith(f", htam-{kind}") and best is not None:
+            level, number = place(name)
+            text = texts[kind, level, number][row["best"].index(best)]
+            path = folder / kind / f"level_{level}_problem_{number}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(parse_answer(LlmAnswer(text=text, model="recorded")).candidate.source, encoding="utf-8")
+            count += 1
+    return count
+
+
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["draw", "open", "first", "table"])
+    parser.add_argument("what", choices=["draw", "open", "first", "table", "winners"])
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--study", choices=STUDIES, default="record")
     arguments = parser.parse_args()
@@ -328,6 +354,8 @@ def main() -> None:
             for name, row in part.items():
                 print(f"{name:40}", row and {key: value for key, value in row.items() if key != "losses"})
         write_results(arguments.study, figures)
+    elif arguments.what == "winners":
+        print(write_winners(arguments.paths[0]), "winners")
     else:
         print(asyncio.run(first_requests(*arguments.paths)), "prompts")
 
